@@ -338,8 +338,8 @@ class Probes:
 
     def __enter__(self) -> Probes:
         from streamd.node.cluster.turn_reports import TurnReports
-        from streamd.node.groups.group import Turn
         from streamd.node.groups.monitor import Monitor
+        from streamd.node.groups.turn import Turn
 
         checkers = self._checkers
         take = RaftCore.take

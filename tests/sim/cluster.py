@@ -14,7 +14,7 @@ from streamd.machine.meta import StreamAsset
 from streamd.machine.streams import stream_consumers
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.monitor import Monitor
-from streamd.node.stream_groups import stream_group
+from streamd.node.stream_groups import delivery_hub
 from streamd.store.blocks import block_writer
 from streamd.store.blocks.tail_cache import CacheBudget, TailCache
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
@@ -565,7 +565,7 @@ def few_are(count: int) -> Iterator[None]:
     """Have no more consumers than so many asked one by one who wants a message."""
     with (
         _set(stream_consumers, "_FEW_CONSUMERS", count),
-        _set(stream_group, "_FEW_CURSORS", count),
+        _set(delivery_hub, "_FEW_CURSORS", count),
     ):
         yield
 

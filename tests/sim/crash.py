@@ -27,6 +27,7 @@ from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import REWRITTEN
 from streamd.node.groups import inbox
 from streamd.node.stream_groups import stream_inbox
+from streamd.store.blocks.record_format import decode_fields
 from streamd.types import Entry, Index
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 from tests.sim.node import SimClock, SimNode, fold
@@ -297,7 +298,7 @@ class Campaign:
             node.settle()
             chunk = node.store.chunk(block_no, offset)
         base, blob = chunk
-        found = node.group.decode_fields(blob, offset - base)
+        found = decode_fields(blob, offset - base)
         assert (found[0], *found[2:]) == (seq, *message), (seq, found, message)
 
 

@@ -26,7 +26,7 @@ from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams import stream_consumers
 from streamd.machine.streams.trimming import Unwanted
 from streamd.node.groups import inbox
-from streamd.node.stream_groups import stream_group, stream_inbox
+from streamd.node.stream_groups import delivery_hub, stream_inbox
 from streamd.types import Entry, Index, Seq, Uid
 from tests.sim.crash import Campaign
 from tests.sim.disk import SimDisk, SimThread
@@ -226,7 +226,7 @@ class History:
 
     def _check(self) -> None:
         group, index = self.node.group, self.machine.index
-        is_at_end = not group._unforced and self.machine.applied == group.raft.last_index
+        is_at_end = not group._proposals and self.machine.applied == group.raft.last_index
         for consumer in self.machine.consumers.values():
             left = len(consumer.remaining.initial) - consumer.remaining.initial_at
             left += index.count_from(consumer.next_sseq, consumer.matcher)
@@ -495,7 +495,7 @@ def run(first_seed: int, last_seed: int) -> int:
             for name, value in small.items():
                 stack.enter_context(patch.object(limits, name, value))
             stack.enter_context(patch.object(stream_consumers, "_FEW_CONSUMERS", few))
-            stack.enter_context(patch.object(stream_group, "_FEW_CURSORS", few))
+            stack.enter_context(patch.object(delivery_hub, "_FEW_CURSORS", few))
             history = History(seed)
             try:
                 history.run()

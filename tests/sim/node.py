@@ -20,7 +20,7 @@ from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.raft_members import log_from_snapshot
 from streamd.node.groups.snapshot_writers import StreamSnapshots
-from streamd.node.stream_groups.atomic_batches import BatchStager
+from streamd.node.stream_groups.publish_intake import PublishBounds
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.raft.core import MemberStart, RaftCore
 from streamd.store.blocks.block_codec import BlockCodec
@@ -172,18 +172,16 @@ class SimNode:
             reader=Reader(), now_ms=clock.ms, seed=1, applied=index,
         ))  # fmt: skip
         self.group = StreamGroup(
-            uid=UID, raft=raft, machine=machine, blocks=self.store, snapshot_index=index,
-            wires=wires, stager=BatchStager(), max_payload=1 << 20,
-            has_room=lambda byte_count: True,
+            raft=raft, machine=machine, blocks=self.store, snapshot_index=index, wires=wires,
+            bounds=PublishBounds(has_room=lambda byte_count: True), max_payload=1 << 20,
         )  # fmt: skip
         self.monitor = Monitor(
             self.group, log=RecordingLog(wal, oracle), clock=clock,
             snapshot_writer=StreamSnapshots(self.store, is_clustered=False),
             on_failed=lambda group, err: self.errors.append(err), loop=self.loop,
         )  # fmt: skip
-        self.group.post = self.monitor.post
         self.is_ready = False
-        self.group.on_ready.append(self._ready)
+        self.group.shell.on_ready.append(self._ready)
         self.monitor.post(inbox.Tick())
 
     def _ready(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from streamd.node.catchup.service import CatchupService
 from streamd.node.cluster.peering import Peering
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
 from streamd.node.groups.monitor import Monitor
+from streamd.node.groups.turn import Turn
 from streamd.node.integrity.consistency_check import ConsistencyCheck
 from streamd.node.integrity.discarded_entries import DiscardedEntries
 from streamd.node.replicas.local_groups import LocalGroups
@@ -37,7 +37,7 @@ class TurnReports:
         """Tell a group which of its new `members` are here."""
         self._peering.introduce(monitor, members)
 
-    def follow(self, uid: Uid, turn: g.Turn) -> None:
+    def follow(self, uid: Uid, turn: Turn) -> None:
         """Compare checkpoints, fetch a snapshot that was offered, and log what is wrong."""
         log = self._context.log
         for text in turn.alerts:

@@ -1,18 +1,55 @@
-"""One group as a pure state machine: Raft core + replicated machine, advanced by turns.
+"""Turn of one group: a pure state machine of a Raft member and its replicated machine.
 
-`turn(now, inbox)` takes every message that has arrived, proposes what they ask for, applies what
-is committed, and returns what the shell must do. No I/O, clock or task in here.
+    monitor            Group.turn(now, inbox)                        monitor
+    -------   +--------------------------------------------------+   -------
+    inbox --->| handlers: one per message type, in order         |
+              | _propose_collected   what the messages add up to |
+              | _drain     <-> RaftCore.take() : Ready           |--> writes, send_now
+              |    machine.apply, blocks.apply, _after_apply     |--> effects: outcomes, events
+              | _poll_role            begin or end as leader     |--> ready_callbacks
+              | MembershipWatch, Checkpoints, Reads, StepDowns   |--> checkpoints, newcomers ...
+              +--------------------------------------------------+
+    then: deliver()                  after the outcomes of the turn went out
+    then: a snapshot, if one is due  by the monitor, between two turns
+
+States, of a member as this file sees it: *follower* (or candidate; Raft's own business), *elected*
+(it leads, and entries before its term are not all applied), *ready* (`is_ready`: it leads and has
+applied them; only now are clients served), *failed* (`failure` says why; no turn comes any more),
+*released* (nothing leads from its parts back to it).
+
+            elected by Raft          all before its term applied
+  follower ----------------> elected ---------------------------> ready
+      ^                         |                                   |
+      `------ leadership lost --+------ _on_leadership_lost --------'
+
+Callers. The monitor calls `turn`, `deliver`, `emit_outcomes`, `emit_events`, `deadline_ms`, `fail`
+and `end`, one at a time, on the loop. Everything else that wants something of a group posts a
+message to the monitor's inbox. Parts hold `GroupShell`, `TurnTime` and what else they name; none
+holds its group.
+
+Invariants.
+1. A turn does no I/O, reads no clock and awaits nothing: the same member, time and inbox give the
+   same `Turn`. The simulator and the server run the same code.
+2. What a turn asks for is carried out in the order of `Turn`: sends may overtake this node's own
+   fsync, acks and votes may not (I1): Raft hands those out only after `Durable`.
+3. Outcomes and events are those of applied entries (I5). An entry that another leader's log
+   replaced is answered with an error only if its fate is known or the request may be repeated.
+4. Work is bounded per turn (TURN_ENTRIES_MAX, TURN_BYTES_MAX); `more` asks for the next turn.
+5. Every callback to an upper room goes through `shell.call_soon`: its failure is not the group's.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from streamd import errors, limits
 from streamd.machine.base import Effects
-from streamd.machine.commands import ACCEPT_LOSS, CHECKPOINT, Command, encode
+from streamd.machine.commands import ACCEPT_LOSS, encode
 from streamd.node.groups.block_port import BlockPort
+from streamd.node.groups.checkpoints import Checkpoints
+from streamd.node.groups.group_shell import Events, GroupShell, Proposer
 from streamd.node.groups.inbox import (
     ChangeMembers,
     Durable,
@@ -32,53 +69,16 @@ from streamd.node.groups.inbox import (
     WriterAt,
 )
 from streamd.node.groups.linearizable_reads import Reads
+from streamd.node.groups.membership_watch import MembershipWatch
+from streamd.node.groups.step_downs import StepDowns
+from streamd.node.groups.turn import Turn, TurnTime
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
-from streamd.raft.messages import SnapshotOffer
 from streamd.raft.ready import Ready
-from streamd.types import Entry, HardState, Index, NodeId, Uid
+from streamd.types import Entry, Index, Uid
 
 
-class Turn:
-    """What one turn asks of the shell, in the order in which it must be done."""
-
-    __slots__ = (
-        "alerts",
-        "checkpoints",
-        "effects",
-        "has_members_news",
-        "has_role_changed",
-        "is_stopping",
-        "more",
-        "newcomers",
-        "ready_callbacks",
-        "send_now",
-        "snapshot_offer",
-        "snapshot_wanted",
-        "writes",
-    )
-
-    def __init__(self) -> None:
-        # ((uid, entries, hard state, truncate_from), token): log them, then post DURABLE(token)
-        self.writes: list[tuple[tuple[Uid, list[Entry], HardState | None, Index], Any]] = []
-        self.send_now: list[tuple[NodeId, Any]] = []
-        self.effects = Effects()
-        self.ready_callbacks: list[Callable[[], object]] = []  # barriers that have been passed
-        self.more = False
-        self.is_stopping = False
-        self.snapshot_wanted = False
-        self.snapshot_offer: tuple[NodeId, SnapshotOffer] | None = None  # what we lack is there
-        self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
-        # Who leads, in which term, whether it is this node, or whether this member is certain.
-        self.has_role_changed = False
-        # As leader: what the next step of a change of members may have waited for.
-        self.has_members_news = False
-        # Members that were none before this turn: the core may not know of the links to them.
-        self.newcomers: tuple[NodeId, ...] = ()
-        self.alerts: list[str] = []
-
-
-class Group:
-    """A Raft member and its machine. `StreamGroup` adds what the leader of a stream does."""
+class Group(ABC):
+    """A Raft member and its machine, as its monitor sees it. See `MetaGroup` and `StreamGroup`."""
 
     def __init__(
         self, *, uid: Uid, raft: RaftCore, machine: Any, blocks: BlockPort, snapshot_index: Index
@@ -91,22 +91,14 @@ class Group:
         self.snapshot_every_bytes = limits.SNAPSHOT_EVERY_BYTES
         self.applied_bytes = 0  # of log entries applied since the last snapshot
         self.failure = ""  # why this group stopped; empty while it is well
-        self.at_ms = 0
-        self.at_ns = 0
-        self.on_ready: list[Callable[[], None]] = []  # once: this node leads and has applied all
-        # How callbacks of upper rooms are called: apart from the turn, so theirs can't fail ours.
-        self.call_soon: Callable[..., object] = _call
-        self.on_events: Callable[[list[tuple[str, dict[str, Any]]]], None] | None = None
-        self.are_events_for_all = False  # the meta group's: every node follows them
+        self.now = TurnTime()
+        self.shell = GroupShell()
+        self._proposer = Proposer(raft, self.shell)
         self._is_ready = False
-        self._members = raft.members  # as of the last turn
-        self._ready_learners: frozenset[NodeId] = frozenset()
-        self._is_change_open = True  # members changed, and that is not committed; or some learn
+        self._membership = MembershipWatch(raft)
         self._reads = Reads(raft)
-        self._checkpoint_at_ms = 0  # 0: nothing changed since the last one
-        self._checkpoint_index: Index = 0  # of the last one applied here
-        self._is_at_rest = False  # and has said what it holds
-        self._stepping_down: list[tuple[int, Callable[[Any], object]]] = []  # (deadline, done)
+        self._checkpoints = Checkpoints(raft, machine, self._proposer, self.now)
+        self._step_downs = StepDowns(raft, self.shell, self.now)
         # Streams add theirs: any message without a handler is a bug of ours, and fails the group.
         self._handlers: dict[type[InboxMessage], Callable[[Any], None]] = {
             Stop: self._on_stop,
@@ -127,12 +119,38 @@ class Group:
         }
         self._turn_out = Turn()
 
+    # --- what a kind of group does beside applying ------------------------------------------
+
+    @abstractmethod
+    def deliver(self) -> bool:
+        """Send what is stored now to those who want it; True if there is more to send at once."""
+
+    @abstractmethod
+    def _propose_collected(self) -> None:
+        """Propose what the messages of this turn added up to."""
+
+    @abstractmethod
+    def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
+        """Take note of what was just applied."""
+
+    @abstractmethod
+    def _on_leader_ready(self) -> None:
+        """This node leads the group and has applied everything before its term."""
+
+    @abstractmethod
+    def _on_leadership_lost(self) -> None:
+        """Forget what only a leader knows."""
+
+    @abstractmethod
+    def emit_events(self, events: Events) -> None:
+        """Tell followers of this group what happened."""
+
     # --- the turn ---------------------------------------------------------------------------
 
     def turn(self, now_ms: int, now_ns: int, inbox: list[InboxMessage]) -> Turn:
         """Take `inbox`, propose, apply what is committed; return what the shell must do."""
-        self.at_ms = now_ms
-        self.at_ns = now_ns
+        self.now.ms = now_ms
+        self.now.ns = now_ns
         turn = self._turn_out = Turn()
         raft = self.raft
         handlers = self._handlers
@@ -145,21 +163,20 @@ class Group:
         self._propose_collected()
         self._drain(turn)
         if self._is_ready != raft.is_leader:
-            self._look_at_role(turn)
-        if raft.log.membership is not self._members:
-            self._look_at_members(turn)
-        if self._is_change_open:
-            self._look_at_change(turn)
+            self._poll_role(turn)
+        if self._membership.poll(turn) and raft.log.is_sole:
+            self._checkpoints.clear_due()  # nobody is left to compare with
         if not raft.log.is_sole:
-            self._look_at_checkpoint()
+            if self._is_ready:
+                self._checkpoints.poll()
             self._drain(turn)
-            if raft.is_quiescent != self._is_at_rest:
-                self._look_at_rest(turn)
+            if self._checkpoints.has_rest_changed:
+                self._checkpoints.poll_rest(turn, is_cheap=self._compares_at_rest())
         if self._reads:
             self._lose(self._reads.overdue(now_ms))
             turn.ready_callbacks += self._reads.passed(self.machine.applied)
-        if self._stepping_down:
-            self._look_at_step_down(turn)
+        if self._step_downs:
+            self._step_downs.poll(turn)
         return turn
 
     @property
@@ -167,44 +184,26 @@ class Group:
         """True while this node leads the group and has applied everything before its term."""
         return self._is_ready
 
-    def _look_at_role(self, turn: Turn) -> None:
+    def _poll_role(self, turn: Turn) -> None:
         """Begin to serve as leader once all before this term is applied; end when it is over."""
         if not self.raft.is_leader:
             self._is_ready = False
-            self._lose(self._reads.all())
-            self._checkpoint_at_ms = 0
+            self._lose(self._reads.clear())
+            self._checkpoints.clear_due()
             self._on_leadership_lost()
             turn.has_role_changed = True
         elif self._is_caught_up():
             self._is_ready = True
             self._on_leader_ready()
-            for callback in self.on_ready:
-                turn.ready_callbacks.append(callback)
-            self.on_ready = []
+            turn.ready_callbacks += self.shell.on_ready
+            self.shell.on_ready = []
             turn.has_role_changed = True
 
-    def _look_at_members(self, turn: Turn) -> None:
-        if self.raft.log.is_sole:
-            self._checkpoint_at_ms = 0  # nobody is left to compare with
-        before, self._members = self._members.members(), self.raft.members
-        turn.newcomers = tuple(name for name in self._members.members() if name not in before)
-        self._is_change_open = True
-
-    def _look_at_change(self, turn: Turn) -> None:
-        """Tell of a change of members that is committed, and of learners that are ready to vote:
-        until the next step an ack may be on fewer disks than are wanted."""
+    def _is_caught_up(self) -> bool:
         raft = self.raft
-        members = raft.members
-        is_committed = raft.log.membership_index <= raft.commit
-        ready = frozenset(
-            name for name in members.learners if raft.is_close(name, limits.LEARNER_LAG_ENTRIES)
-        )
-        is_open = not is_committed or members.is_joint or bool(members.learners)
-        if is_committed:
-            is_news = not is_open or bool(ready - self._ready_learners)
-            turn.has_members_news = is_news and raft.is_leader
-            self._ready_learners = ready
-        self._is_change_open = is_open
+        if raft.log.is_sole:
+            return bool(self.machine.applied >= raft.last_index and raft.commit > 0)
+        return raft.is_leader_ready
 
     def _drain(self, turn: Turn) -> None:
         """Move what Raft has ready: writes to the log, messages to peers, entries to apply."""
@@ -236,7 +235,7 @@ class Group:
                         effects.block_ops = []
                     if effects.checkpoint is not None:
                         turn.checkpoints.append(effects.checkpoint)
-                        self._checkpoint_index = entry.index
+                        self._checkpoints.on_applied(entry.index)
                         effects.checkpoint = None
                     self.applied_bytes += len(entry.data) + limits.ENTRY_OVERHEAD_BYTES
                 applied_count += len(ready.committed)
@@ -247,7 +246,7 @@ class Group:
                     for entry in ready.committed:
                         entry.command = entry.tag = None
             if not raft.log.is_sole or ready.role_changed or ready.read_states:
-                self._note_ready(turn, ready)
+                self._drain_peers(turn, ready)
             if not ready.more:
                 if raft.log.is_sole:
                     return
@@ -256,7 +255,7 @@ class Group:
                 turn.more = True  # bounded work per turn; the rest is taken in the next
                 return
 
-    def _note_ready(self, turn: Turn, ready: Ready) -> None:
+    def _drain_peers(self, turn: Turn, ready: Ready) -> None:
         """Take what concerns only a group with peers."""
         if ready.role_changed:
             turn.has_role_changed = True
@@ -271,82 +270,23 @@ class Group:
         for state in ready.read_states:
             lost = self._reads.answered(state)
             if lost is not None:
-                self.call_soon(lost)
+                self.shell.call_soon(lost)
 
     def _on_dropped(self, entry: Entry) -> None:
         if callable(entry.tag):
-            self.call_soon(entry.tag, errors.CLUSTER_NOT_AVAIL())
-
-    def _on_leadership_lost(self) -> None:
-        """Subclasses forget what only a leader knows."""
-
-    # --- care of a group with peers -----------------------------------------------------------
-
-    def _look_at_checkpoint(self) -> None:
-        """Propose, now and then, that all replicas compare what they hold: if they don't rest."""
-        raft = self.raft
-        if not self._is_ready:
-            return
-        unchecked = self.machine.applied - self._checkpoint_index
-        if unchecked <= 0:
-            self._checkpoint_at_ms = 0
-            return
-        if self._checkpoint_at_ms == 0:
-            self._checkpoint_at_ms = self.at_ms + limits.CHECKPOINT_EVERY_MS
-        if unchecked >= limits.CHECKPOINT_ENTRIES or self.at_ms >= self._checkpoint_at_ms:
-            self._checkpoint_at_ms = 0
-            self._checkpoint_index = raft.last_index + 1
-            self.propose_now([CHECKPOINT, self.at_ns, 0, 0], None)
-
-    def _look_at_rest(self, turn: Turn) -> None:
-        """Members that rest hold the same log, and have applied it to its end: a checkpoint that
-        nobody has to log. (docs/adr/0030)"""
-        raft = self.raft
-        if not raft.is_quiescent:
-            self._is_at_rest = False
-        elif self.machine.applied == raft.last_index:
-            self._is_at_rest = True
-            if self._compares_at_rest():
-                self._checkpoint_index, self._checkpoint_at_ms = self.machine.applied, 0
-                turn.checkpoints.append((self.machine.applied, self.machine.fingerprint()))
+            self.shell.call_soon(entry.tag, errors.CLUSTER_NOT_AVAIL())
 
     def _compares_at_rest(self) -> bool:
-        """Whether the fingerprint is had cheaply enough. All members agree on that."""
+        """Return whether the fingerprint is had cheaply enough. All members agree on that."""
         return True
 
-    def _look_at_step_down(self, turn: Turn) -> None:
-        waiting = []
-        for deadline_ms, done in self._stepping_down:
-            if not self.raft.is_leader:
-                turn.effects.outcomes.append((done, True))
-            elif self.at_ms >= deadline_ms:
-                turn.effects.outcomes.append((done, errors.CLUSTER_NOT_AVAIL()))
-            else:
-                waiting.append((deadline_ms, done))
-        self._stepping_down = waiting
-
     def _on_step_down(self, message: StepDown) -> None:
-        """Hand leadership over; `done(True)` when this node leads no more."""
-        raft = self.raft
-        done = message.done
-        target = raft.transfer_target(message.preferred) if raft.is_leader else ""
-        if not target:
-            self.call_soon(done, errors.CLUSTER_NOT_AVAIL() if raft.is_leader else True)
-            return
-        try:
-            raft.transfer(target)
-        except ProposalRejected:
-            self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
-            return
-        self._stepping_down.append((self.at_ms + limits.TRANSFER_MS, done))
+        self._step_downs.begin(message)
 
     def _on_peer_up(self, message: PeerUp) -> None:
         self.raft.set_live(message.live)
         self.raft.peer_up(message.node_id)
-        # Who came missed what this member holds. If it rests it says so again; a leader compares at
-        # an entry, unless the group rests before.
-        self._is_at_rest = False
-        self._checkpoint_index = min(self._checkpoint_index, max(self.machine.applied - 1, 0))
+        self._checkpoints.on_peer_up()
 
     def _on_peer_down(self, message: PeerDown) -> None:
         self.raft.set_live(message.live)
@@ -361,30 +301,22 @@ class Group:
 
     def _on_force_election(self, message: ForceElection) -> None:
         used_to = message.used_to
-        loss = [ACCEPT_LOSS, self.at_ns, self.machine.applied, used_to]
+        loss = [ACCEPT_LOSS, self.now.ns, self.machine.applied, used_to]
         self.raft.stand_in(message.names, encode(loss) if used_to else b"")
 
     def _on_wrote(self, message: WriterAt) -> None:
         self.raft.hasten_commit(message.node_id)
 
-    def deliver(self) -> bool:
-        """Let cursors send what is stored now; True if there is more to send at once."""
-        return False
-
     def deadline_ms(self) -> int:
-        """Monotonic ms at which this group wants a TICK; 0: never."""
-        return self._base_deadline_ms()
-
-    def _base_deadline_ms(self) -> int:
+        """Return the monotonic ms at which this group wants a Tick; 0: never."""
         earliest = self.raft.deadline_ms
-        if self._checkpoint_at_ms and (not earliest or self._checkpoint_at_ms < earliest):
-            earliest = self._checkpoint_at_ms
-        due_ms = self._reads.deadline_ms()
-        if due_ms and (not earliest or due_ms < earliest):
-            earliest = due_ms
-        for deadline_ms, _ in self._stepping_down:
-            if not earliest or deadline_ms < earliest:
-                earliest = deadline_ms
+        for due_ms in (
+            self._checkpoints.due_ms,
+            self._reads.deadline_ms(),
+            self._step_downs.next_ms(),
+        ):
+            if due_ms and (not earliest or due_ms < earliest):
+                earliest = due_ms
         return earliest
 
     def fail(self, error: BaseException) -> None:
@@ -396,19 +328,17 @@ class Group:
         for an answer is told. Publishers are not: the client's timeout is the honest answer."""
         for message in unread:
             if isinstance(message, Propose) and message.done is not None:
-                self.call_soon(message.done, self._undone())
+                self.shell.call_soon(message.done, self._undone())
             elif isinstance(message, ReadBarrier):
-                self.call_soon(message.lost)
+                self.shell.call_soon(message.lost)
             elif isinstance(message, StepDown):
-                self.call_soon(message.done, errors.CLUSTER_NOT_AVAIL())
+                self.shell.call_soon(message.done, errors.CLUSTER_NOT_AVAIL())
         for entry in self.raft.log.open_entries():
             if callable(entry.tag) and not self._is_publish(entry):
-                self.call_soon(entry.tag, self._in_doubt())
+                self.shell.call_soon(entry.tag, self._in_doubt())
             entry.tag = None
-        for _, done in self._stepping_down:
-            self.call_soon(done, errors.CLUSTER_NOT_AVAIL())
-        self._stepping_down = []
-        self._lose(self._reads.all())
+        self._step_downs.end()
+        self._lose(self._reads.clear())
         self.raft.log.let_go()
 
     def _is_publish(self, entry: Entry) -> bool:
@@ -428,40 +358,9 @@ class Group:
     ) -> None:
         """Tell those who proposed what became of it."""
         for done, result in outcomes:
-            self.call_soon(done, result)
+            self.shell.call_soon(done, result)
         for callback in ready_callbacks:
-            self.call_soon(callback)
-
-    def emit_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
-        if self.on_events is not None and (self._is_ready or self.are_events_for_all):
-            self.call_soon(self.on_events, events)
-
-    # --- proposing --------------------------------------------------------------------------
-
-    def propose_now(self, command: Command, tag: Any) -> bool:
-        """Append a command to the log; its outcome goes to `tag` after apply. False: refused."""
-        try:
-            self.raft.propose(encode(command), command, tag)
-        except (NotLeader, ProposalRejected):
-            if callable(tag):
-                self.call_soon(tag, errors.Unserved())
-            return False
-        return True
-
-    def _propose_collected(self) -> None:
-        """Subclasses propose what the messages of this turn added up to."""
-
-    def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
-        """Subclasses look at what was just applied."""
-
-    def _on_leader_ready(self) -> None:
-        """This node leads the group and has applied everything before its term."""
-
-    def _is_caught_up(self) -> bool:
-        raft = self.raft
-        if raft.log.is_sole:
-            return bool(self.machine.applied >= raft.last_index and raft.commit > 0)
-        return raft.is_leader_ready
+            self.shell.call_soon(callback)
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -469,7 +368,8 @@ class Group:
         self._turn_out.is_stopping = True
 
     def _on_tick(self, message: Tick) -> None:
-        """Nothing by itself: a turn looks at every deadline anyway."""
+        """Do nothing more: a turn polls every deadline anyway."""
+        return
 
     def _on_durable(self, message: Durable) -> None:
         self.raft.persisted(message.token)
@@ -480,7 +380,7 @@ class Group:
     def _on_propose(self, message: Propose) -> None:
         if message.is_forced:
             self.raft.hasten_commit()
-        self.propose_now(message.command, message.done)
+        self._proposer.propose(message.command, message.done)
 
     def _on_barrier(self, message: ReadBarrier) -> None:
         self._propose_collected()
@@ -488,12 +388,12 @@ class Group:
 
     def _begin_read(self, done: Callable[[], object], lost: Callable[[], object]) -> None:
         """Call `done` when a read that starts now may be answered, or `lost` if that is unknown."""
-        if not self._reads.add(done, lost, self.at_ms):
-            self.call_soon(lost)
+        if not self._reads.add(done, lost, self.now.ms):
+            self.shell.call_soon(lost)
 
     def _lose(self, readers: list[Callable[[], object]]) -> None:
         for lost in readers:
-            self.call_soon(lost)
+            self.shell.call_soon(lost)
 
     def _on_snapshot_wanted(self, message: SnapshotWanted) -> None:
         self._turn_out.snapshot_wanted = True
@@ -505,19 +405,46 @@ class Group:
         """Take nothing of what peers say any more: this member goes, and its promises with it."""
         self._handlers[Step] = self._ignored
 
-    def let_go(self) -> None:
-        """Nobody needs this group any more: cut what leads from its parts back to it. Such rings
-        would stay in memory, for the garbage collector hardly ever looks at what is old."""
+    def release(self) -> None:
+        """Cut what leads from the group's parts back to it: nobody needs it any more."""
         self._handlers = {}
-        self.call_soon = _call
-        self.on_events = None
+        self.shell.release()
 
     def _ignored(self, message: InboxMessage) -> None:
-        """As if it had been lost on its way."""
+        """Treat the message as lost on its way."""
+        return
 
     def _on_failed(self, message: Failed) -> None:
         raise message.error
 
 
-def _call(callback: Callable[..., object], *args: Any) -> object:
-    return callback(*args)
+class MetaGroup(Group):
+    """The group of the cluster's catalog: nothing is done beside applying its entries."""
+
+    def __init__(
+        self, *, uid: Uid, raft: RaftCore, machine: Any, blocks: BlockPort, snapshot_index: Index
+    ) -> None:
+        super().__init__(
+            uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index
+        )
+        self.are_events_for_all = False  # every node of a cluster follows them
+
+    def deliver(self) -> bool:
+        return False
+
+    def _propose_collected(self) -> None:
+        """Every command is proposed as it comes."""
+
+    def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
+        """The machine has it all."""
+
+    def _on_leader_ready(self) -> None:
+        """A leader knows no more than a follower."""
+
+    def _on_leadership_lost(self) -> None:
+        """A leader knows no more than a follower."""
+
+    def emit_events(self, events: Events) -> None:
+        shell = self.shell
+        if shell.on_events is not None and (self._is_ready or self.are_events_for_all):
+            shell.call_soon(shell.on_events, events)

@@ -83,7 +83,7 @@ class Reads:
             lost.append(self._asked.pop(oldest).lost)
         return lost
 
-    def all(self) -> list[Callback]:
+    def clear(self) -> list[Callback]:
         """Return all who wait, and let go of them: this node does not know what they must see."""
         lost = [asked.lost for asked in self._asked.values()]
         lost += [lost for _, _, lost in self._barriers]

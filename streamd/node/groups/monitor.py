@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamd import limits
-from streamd.node.groups import group as g
 from streamd.node.groups import inbox
 from streamd.node.groups.inbox import InboxMessage
+from streamd.node.groups.turn import Turn
 from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.raft.messages import Message
 from streamd.types import Entry, HardState, Index, NodeId, Uid
@@ -78,7 +78,7 @@ class Monitor:
         on_failed: Callable[[Group, BaseException], None],
         loop: Loop,
         send: Callable[[NodeId, Uid, list[Message]], None] | None = None,
-        on_turn: Callable[[g.Turn], None] | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
         due: DueTurns | None = None,
     ) -> None:
         self._group = group
@@ -102,7 +102,7 @@ class Monitor:
         self._send = send
         self._on_turn = on_turn  # of a turn in which something happened that its owner follows
         self._saved_waiters: list[tuple[Index, Callable[[], None]]] = []
-        group.call_soon = loop.call_soon
+        group.shell.attach(post=self.post, call_soon=loop.call_soon)
         self.stopped = asyncio.Event()
         self.on_stopped: list[Callable[[], None]] = []
 
@@ -221,7 +221,7 @@ class Monitor:
             return
         self._arm(group.deadline_ms())
 
-    def _pass(self) -> g.Turn:
+    def _pass(self) -> Turn:
         """Give the group its messages, and carry out what it wants at once."""
         inbox, self._inbox = self._inbox, []
         clock = self._clock
@@ -248,7 +248,7 @@ class Monitor:
             self._snapshot_wanted = True
         return turn
 
-    def _emit(self, turn: g.Turn) -> None:
+    def _emit(self, turn: Turn) -> None:
         """Hand outcomes to whoever waits and events to the announcer; after apply only (I5)."""
         effects = turn.effects
         if effects.outcomes or turn.ready_callbacks:

@@ -18,7 +18,7 @@ from streamd.machine.meta import MetaMachine
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
-from streamd.node.groups.group import Group
+from streamd.node.groups.group import Group, MetaGroup
 from streamd.node.groups.raft_members import GroupStart, RaftMembers
 from streamd.node.groups.snapshot_state import history_of, unwrap
 from streamd.node.groups.snapshot_writers import MetaSnapshots
@@ -85,7 +85,7 @@ class MetaMember:
             )
         )
         self._amnesia.begin_meta(raft)
-        group = groups.meta_group = Group(
+        group = groups.meta_group = MetaGroup(
             uid=META_UID, raft=raft, machine=machine, blocks=NoBlocks(), snapshot_index=start.index
         )
         group.are_events_for_all = context.is_clustered
@@ -165,12 +165,12 @@ class MetaMember:
     def when_ready(self, done: Callable[[], None]) -> None:
         """Call `done` when it leads, or has failed."""
         assert self._groups.meta_group is not None
-        self._groups.meta_group.on_ready.append(done)
+        self._groups.meta_group.shell.on_ready.append(done)
 
     def follow(self) -> None:
         """Carry out, from here on, everything that is committed."""
         assert self._groups.meta_group is not None
-        self._groups.meta_group.on_events = self._events.on_events
+        self._groups.meta_group.shell.on_events = self._events.on_events
 
     def _freshen(self) -> None:
         """Ask, until a majority says so, how far the meta log went when this process began."""
@@ -242,7 +242,7 @@ class MetaMember:
 
     def _on_failed(self, group: Group, err: BaseException) -> None:
         """Begin from what peers have, or end the node: the group runs no more."""
-        for callback in group.on_ready:
+        for callback in group.shell.on_ready:
             callback()
         self._context.log.error("meta group stopped", reason=str(err))
         if self._context.is_clustered and isinstance(err, CorruptionError):

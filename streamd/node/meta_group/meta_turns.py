@@ -8,9 +8,9 @@ from streamd.node.cluster.leaders import Leaders
 from streamd.node.cluster.reconfiguration import Reconfiguration
 from streamd.node.cluster.turn_reports import TurnReports
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
 from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
+from streamd.node.groups.turn import Turn
 from streamd.node.identity.amnesia import Amnesia
 from streamd.node.meta_group.meta_events import MetaEvents
 from streamd.node.recovery.forced_election import tell_election
@@ -65,7 +65,7 @@ class MetaTurns:
         """Tell the other nodes that this one leads the meta group no more."""
         self._news.record_own(META_UID, group.raft.term, is_ready=False)
 
-    def on_turn(self, turn: g.Turn) -> None:
+    def on_turn(self, turn: Turn) -> None:
         """Follow a turn in which a role or the members changed, or peers must hear of something."""
         group = self._groups.meta_group
         if group is None or not self._context.life.is_running:
@@ -88,6 +88,6 @@ class MetaTurns:
         used_to = group.machine.used_to
         monitor = self._groups.meta_monitor
         if group.is_ready and monitor is not None:
-            nothing = [commands.ACCEPT_LOSS, group.at_ns, used_to, used_to]
+            nothing = [commands.ACCEPT_LOSS, group.now.ns, used_to, used_to]
             for _ in range(used_to - group.raft.last_index):
                 monitor.post(inbox.Propose(nothing, None, False))

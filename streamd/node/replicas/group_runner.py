@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
 from streamd.node.groups.group import Group
 from streamd.node.groups.memory_log import MemoryLog
 from streamd.node.groups.monitor import GroupLog, Monitor, SnapshotWriter
+from streamd.node.groups.turn import Turn
 from streamd.node.groups.wakeup import DueTurns
 from streamd.node.integrity.discarded_entries import DiscardedEntries
 from streamd.node.ports import Peers
@@ -34,7 +34,7 @@ class GroupRunner:
         writer: SnapshotWriter,
         *,
         on_failed: Callable[[Group, BaseException], None],
-        on_turn: Callable[[g.Turn], None],
+        on_turn: Callable[[Turn], None],
         is_memory: bool = False,
     ) -> Monitor:
         """Make the monitor of a group. Entries that a group with peers voids are set aside before

@@ -75,7 +75,7 @@ class ReplicaCloser:
             replica.store.close()
             if self._groups.get(uid) is replica:  # else it stopped for something else, too
                 del self._groups.replicas[uid]
-                replica.let_go()
+                replica.release()
             # Writes of this group that are under way end before its log is read again.
             self._context.wal.append([], done)
 
@@ -107,7 +107,7 @@ class ReplicaCloser:
                 self._trash.destroy(uid)
             # Else it stopped for something else, too.
             if self._groups.replicas.pop(uid, None) is replica:
-                replica.let_go()
+                replica.release()
             done()
 
         replica.monitor.when_stopped(stopped)

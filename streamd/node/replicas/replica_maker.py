@@ -16,10 +16,10 @@ from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.cluster.reconfiguration_steps import forgotten_members, named_by
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
 from streamd.node.groups import inbox
 from streamd.node.groups.raft_members import GroupStart, RaftMembers
 from streamd.node.groups.snapshot_writers import StreamSnapshots
+from streamd.node.groups.turn import Turn
 from streamd.node.identity.amnesia import Amnesia
 from streamd.node.integrity.corruption import CorruptionRepair
 from streamd.node.ports import Wires
@@ -29,7 +29,7 @@ from streamd.node.replicas.replica_table import has_peers
 from streamd.node.resources.disk_quota import Quotas
 from streamd.node.stream_groups.atomic_batches import BatchBudget, BatchStager
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
-from streamd.node.stream_groups.publish_intake import Backlog
+from streamd.node.stream_groups.publish_intake import Backlog, PublishBounds
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.core import RaftCore
@@ -39,7 +39,7 @@ from streamd.types import Uid
 class ReplicaHandlers(Protocol):
     """Owner of the replicas, told of what happens to one."""
 
-    def on_turn(self, uid: Uid, group: StreamGroup, turn: g.Turn) -> None: ...
+    def on_turn(self, uid: Uid, group: StreamGroup, turn: Turn) -> None: ...
 
     def on_events(self, replica: LocalStream, events: list[tuple[str, dict[str, Any]]]) -> None: ...
 
@@ -129,21 +129,22 @@ class ReplicaMaker:
         uid, is_file = asset.uid, found.is_file
         found.machine.index.use_cache(self._columns)
         group = StreamGroup(
-            uid=uid,
             raft=raft,
             machine=found.machine,
             blocks=found.store,
             snapshot_index=found.index,
             wires=self._wires,
-            stager=BatchStager(self._batch_budget),
+            bounds=PublishBounds(
+                has_room=quotas.storage.reserve if is_file else quotas.memory.reserve,
+                stager=BatchStager(self._batch_budget),
+                backlog=self._backlog,
+            ),
             max_payload=context.options.max_payload,
-            has_room=quotas.storage.reserve if is_file else quotas.memory.reserve,
-            backlog=self._backlog,
             all_know=lambda feature: self._facts.all_know(feature, raft.members.members()),
         )
         group.snapshot_every_bytes = quotas.storage.snapshot_every_bytes
         if is_file:
-            group.is_disk_short = quotas.storage.is_disk_short
+            group.hooks.is_disk_short = quotas.storage.is_disk_short
         elif has_peers(context, asset):
             group.snapshot_every_bytes = limits.MEMORY_SNAPSHOT_BYTES
         monitor = self._runner.monitor(
@@ -153,7 +154,6 @@ class ReplicaMaker:
             on_turn=lambda turn: handlers.on_turn(uid, group, turn),
             is_memory=not is_file,
         )
-        group.post = monitor.post
         if is_file:
             # A store may find out on its own thread; a simulated loop has but one.
             loop = context.env.loop
@@ -161,10 +161,10 @@ class ReplicaMaker:
             found.store.on_error = lambda err: call(monitor.post, inbox.Failed(err))
         replica = LocalStream(group, monitor, found.store, is_file=is_file)
         if context.is_clustered:
-            group.pass_on = partial(self._forwarding.publish, uid, group.name_bytes)
-        group.on_damaged = partial(self._corruption.on_damaged, uid)
-        group.on_mended = partial(self._corruption.on_mended, uid)
-        group.on_events = lambda events: handlers.on_events(replica, events)
+            group.hooks.pass_on = partial(self._forwarding.publish, uid, replica.name_bytes)
+        group.hooks.on_damaged = partial(self._corruption.on_damaged, uid)
+        group.hooks.on_mended = partial(self._corruption.on_mended, uid)
+        group.shell.on_events = lambda events: handlers.on_events(replica, events)
         return replica
 
     def run(self, replica: LocalStream) -> None:

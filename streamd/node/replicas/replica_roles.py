@@ -11,7 +11,7 @@ from streamd.node.cluster.leader_news import LeaderNews
 from streamd.node.cluster.reconfiguration import Reconfiguration
 from streamd.node.cluster.turn_reports import TurnReports
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
+from streamd.node.groups.turn import Turn
 from streamd.node.recovery.forced_election import tell_election
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.stream_places import StreamPlaces
@@ -70,7 +70,7 @@ class ReplicaRoles:
         else:
             self._reconfiguration.reopen_if_wrong(replica, asset)
 
-    def on_turn(self, replica: LocalStream, turn: g.Turn) -> None:
+    def on_turn(self, replica: LocalStream, turn: Turn) -> None:
         """Follow a turn in which a role or the members changed, or peers must hear of something."""
         uid = replica.uid
         if turn.newcomers:

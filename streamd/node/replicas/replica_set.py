@@ -20,8 +20,8 @@ from streamd import errors, limits
 from streamd.errors import CorruptionError, DiskError
 from streamd.machine.meta import StreamAsset
 from streamd.node.context import NodeContext
-from streamd.node.groups import group as g
 from streamd.node.groups import inbox
+from streamd.node.groups.turn import Turn
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.replica_closer import ReplicaCloser
@@ -157,7 +157,7 @@ class ReplicaSet:
 
     # --- running ----------------------------------------------------------------------------
 
-    def on_turn(self, uid: Uid, group: StreamGroup, turn: g.Turn) -> None:
+    def on_turn(self, uid: Uid, group: StreamGroup, turn: Turn) -> None:
         """Follow a turn of a replica; see replica_maker.ReplicaHandlers, also for the next two."""
         replica = self._groups.get(uid)
         if replica is not None and replica.group is group and not group.failure:

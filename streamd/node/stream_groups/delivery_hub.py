@@ -1,4 +1,4 @@
-"""A stream's cursors: one per consumer, on the stream's leader. Deliveries go out here.
+"""Hub of a stream's deliveries: one cursor per consumer, on the stream's leader.
 
 Told what happened (an ack, a pull, a time that came), a cursor is *dirty*, and plans once before
 the turn is over. What cursors deliver and what clients ack waits to be proposed, together, and
@@ -7,99 +7,107 @@ without a hurry unless somebody was promised an answer.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamd import limits
 from streamd.errors import CorruptionError
-from streamd.machine import commands
-from streamd.machine.commands import Command, encode
+from streamd.machine.commands import Command
+from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
-from streamd.node.groups.block_port import BlockPort
+from streamd.node.groups.group_shell import Events, GroupShell
+from streamd.node.groups.turn import TurnTime
 from streamd.node.ports import DeliverSink, Wires
-from streamd.node.stream_groups import stream_inbox
-from streamd.node.stream_groups.maintenance import StreamMaintenance
+from streamd.node.stream_groups.consumer_proposals import ConsumerProposals
+from streamd.node.stream_groups.cursor_wakes import CursorWakes
+from streamd.node.stream_groups.message_reader import Chunk, MessageReader
+from streamd.node.stream_groups.stream_inbox import (
+    Acks,
+    ChunkRead,
+    Drained,
+    FlowReply,
+    InterestChanged,
+    Pull,
+)
 from streamd.protocol import acks
-from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.store.blocks.record_format import decode_fields
-from streamd.types import Index, Seq, Uid
+from streamd.types import Seq, Uid
 
-_FEW_WAKES = 64  # so many may be there for nothing
+_FEW_CURSORS = 16  # are all told whatever happens
 
 Fields = tuple[Seq, int, bytes, bytes, bytes]
 
 
-class CursorTag:
-    """Marks an entry as a cursor's own; carries what the cursor wants back with it."""
+class Advisories:
+    """Events that a stream's leader observed itself in this turn."""
 
-    __slots__ = ("tag",)
+    __slots__ = ("events",)
 
-    def __init__(self, tag: Any) -> None:
-        self.tag = tag
+    def __init__(self) -> None:
+        self.events: Events = []
+
+    def clear(self) -> Events:
+        """Return the events; none are left."""
+        events, self.events = self.events, []
+        return events
 
 
-class StreamCursors(StreamMaintenance):
-    """The part of `StreamGroup` that delivers. Implements `cursor.CursorHost`."""
+class DeliveryHub:
+    """Cursors of one stream, and when each plans. Implements `cursor.CursorHost`."""
 
     def __init__(
         self,
-        *,
-        uid: Uid,
-        raft: RaftCore,
         machine: StreamMachine,
-        blocks: BlockPort,
-        snapshot_index: Index,
+        reader: MessageReader,
+        proposals: ConsumerProposals,
+        advisories: Advisories,
+        shell: GroupShell,
+        now: TurnTime,
+        *,
         wires: Wires,
         max_payload: int,
-        has_room: Callable[[int], bool],
-        all_know: Callable[[str], bool],
     ) -> None:
-        super().__init__(
-            uid=uid,
-            raft=raft,
-            machine=machine,
-            blocks=blocks,
-            snapshot_index=snapshot_index,
-            has_room=has_room,
-            all_know=all_know,
-        )
-        self.decode_fields: Callable[[bytes, int], Fields] = decode_fields
+        self.machine = machine
         self.max_payload = max_payload
+        self.decode_fields: Callable[[bytes, int], Fields] = decode_fields
+        self._reader = reader
+        self._proposals = proposals
+        self._advisories = advisories
+        self._shell = shell
+        self._now = now
         self._wires = wires
-        self._unforced: list[tuple[Command, Any]] = []
-        self._unforced_due_ms = 0  # 0: nothing waits
-        self._is_forced = False
         self._cursors: dict[Uid, Cursor] = {}
         self._by_name: dict[bytes, Cursor] = {}
         self._dirty: dict[Cursor, None] = {}  # to plan before this turn is over, in order
         self._acked: dict[Cursor, None] = {}  # hold acks that are not proposed yet
         self._positioned: dict[Cursor, None] = {}  # may hold a position likewise
         self._held_back: dict[Cursor, None] = {}  # by receivers that were congested
-        self._wakes: list[tuple[int, int, Cursor]] = []  # heap of (ms, tie, cursor)
-        self._wake_of: dict[Cursor, int] = {}
-        self._ties = count()
+        self._wakes = CursorWakes()
         self._watches: dict[Cursor, object] = {}
         self._planning: Cursor | None = None
-        self._advices: list[tuple[str, dict[str, Any]]] = []
         self._is_closed = False
-        self._is_gone = False  # closed, because the stream is
-        handlers = self._handlers
-        handlers[stream_inbox.Acks] = self._on_acks
-        handlers[stream_inbox.Pull] = self._on_pull
-        handlers[stream_inbox.FlowReply] = self._on_flow
-        handlers[stream_inbox.InterestChanged] = self._on_interest
-        handlers[stream_inbox.ChunkRead] = self._on_read
-        handlers[stream_inbox.Drained] = self._on_drained
+
+    # --- planning ---------------------------------------------------------------------------
+
+    def poll_wakes(self, now_ms: int) -> None:
+        """Tell cursors whose time has come; they plan before the turn is over."""
+        for cursor in self._wakes.pop_due(now_ms):
+            cursor.on_tick(now_ms)
+            self._dirty[cursor] = None
+
+    def wakes_ms(self) -> int:
+        """Return when `poll_wakes` has something to do; 0: never."""
+        return self._wakes.next_ms()
+
+    @property
+    def has_dirty(self) -> bool:
+        """True if some cursor is to plan."""
+        return bool(self._dirty)
 
     def deliver(self) -> bool:
         """Plan the cursors that something happened to, until much is sent. True: there is more."""
-        dirty = self._dirty
-        if not dirty or self.raft.is_handing_over:  # what is sent now could not be logged
-            return False
-        self._dirty = {}
+        dirty, self._dirty = self._dirty, {}
         left = limits.DELIVER_TURN_MSGS
         waiting = iter(dirty)
         for cursor in waiting:
@@ -115,43 +123,45 @@ class StreamCursors(StreamMaintenance):
                 self._dirty = dict.fromkeys(waiting) | self._dirty
                 break
         self._planning = None
-        if self._advices:
-            advices, self._advices = self._advices, []
-            self.emit_events(advices)
-        return bool(self._dirty) or self._is_forced
+        return bool(self._dirty)
+
+    def flush_acks(self) -> None:
+        """Have the acks that clients sent in this turn proposed."""
+        for cursor in self._acked:
+            cursor.flush()
+        self._acked.clear()
+
+    def flush(self) -> None:
+        """Have all proposed that cursors hold back, positions too."""
+        for cursor in (*self._acked, *self._positioned):
+            cursor.flush()
+        self._acked.clear()
+        self._positioned.clear()
+
+    def flush_all(self) -> None:
+        """Have all proposed that any cursor collected: the last turn logs it."""
+        for cursor in self._cursors.values():
+            cursor.flush()
+
+    @property
+    def holds_unproposed(self) -> bool:
+        """True if a cursor may hold acks or a position that is not proposed."""
+        return bool(self._acked or self._positioned)
 
     # --- one per consumer -------------------------------------------------------------------
 
-    def _on_leader_ready(self) -> None:
-        super()._on_leader_ready()
-        self._sync_cursors()
-
-    def _on_leadership_lost(self) -> None:
-        super()._on_leadership_lost()
-        for cursor in list(self._cursors.values()):
-            self._drop_cursor(cursor, b"409 Leadership Change")
-        self._unforced = []
-        self._unforced_due_ms = 0
-        self._is_forced = False
-        self._wakes = []
-        self._wake_of.clear()
-        self._dirty.clear()
-        self._acked.clear()
-        self._positioned.clear()
-        self._held_back.clear()
-
-    def _sync_cursors(self) -> None:
-        """One cursor per consumer: make those that are missing, end those whose consumer is."""
+    def sync(self) -> None:
+        """Begin cursors that are missing, and end those whose consumer is."""
         consumers = self.machine.consumers_by_uid
         if self._is_closed or consumers.keys() == self._cursors.keys():
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
-            self._drop_cursor(self._cursors[uid], b"409 Consumer Deleted")
+            self._drop(self._cursors[uid], b"409 Consumer Deleted")
         for uid in list(consumers):
-            self._begin_cursor(uid)
+            self.begin(uid)
 
-    def _begin_cursor(self, uid: Uid) -> None:
-        """The consumer `uid` may be there, and new."""
+    def begin(self, uid: Uid) -> None:
+        """Begin the cursor of the consumer `uid`, if it is there, and new."""
         consumer = self.machine.consumers_by_uid.get(uid)
         if consumer is None or uid in self._cursors or self._is_closed:
             return
@@ -160,13 +170,31 @@ class StreamCursors(StreamMaintenance):
         self._by_name[consumer.name.encode()] = cursor
         self._dirty[cursor] = None
 
-    def _end_cursor(self, name: str) -> None:
-        """A consumer of that name may be gone."""
+    def end_if_gone(self, name: str) -> None:
+        """End the cursor of that name if its consumer is gone."""
         cursor = self._by_name.get(name.encode())
         if cursor is not None and cursor.consumer.uid not in self.machine.consumers_by_uid:
-            self._drop_cursor(cursor, b"409 Consumer Deleted")
+            self._drop(cursor, b"409 Consumer Deleted")
 
-    def _drop_cursor(self, cursor: Cursor, status: bytes) -> None:
+    def end_all(self, status: bytes) -> None:
+        """End all cursors; clients that wait hear `status`."""
+        for cursor in list(self._cursors.values()):
+            self._drop(cursor, status)
+
+    def clear(self) -> None:
+        """Forget what only a leader knows; its cursors have ended."""
+        self._wakes.clear()
+        self._dirty.clear()
+        self._acked.clear()
+        self._positioned.clear()
+        self._held_back.clear()
+
+    def close(self) -> None:
+        """End all cursors for good."""
+        self._is_closed = True
+        self.end_all(b"409 Consumer Deleted")
+
+    def _drop(self, cursor: Cursor, status: bytes) -> None:
         cursor.stop(status)
         self.unwatch_interest(cursor)
         consumer = cursor.consumer
@@ -178,15 +206,63 @@ class StreamCursors(StreamMaintenance):
         self._acked.pop(cursor, None)
         self._positioned.pop(cursor, None)
         self._held_back.pop(cursor, None)
-        self._wake_of.pop(cursor, None)
+        self._wakes.drop(cursor)
 
     def cursor(self, name: str) -> Cursor | None:
         """Return the cursor of a consumer, for reports."""
         return self._by_name.get(name.encode())
 
+    # --- what was applied -------------------------------------------------------------------
+
+    def on_applied(self, command: Command, tag: Any) -> None:
+        """An entry of one consumer's deliveries or acks was applied."""
+        cursor = self._cursors.get(command[2])
+        if cursor is not None:
+            cursor.on_applied(command, tag)
+            self._dirty[cursor] = None
+
+    def on_configured(self, command: Command) -> None:
+        """CREATE_CONSUMER, PAUSE_CONSUMER or RESET_CONSUMER was applied."""
+        cursor = self._by_name.get(command[2].encode())
+        if cursor is not None:
+            cursor.on_applied(command, None)
+            self._dirty[cursor] = None
+
+    def on_pause_proposed(self, name: str) -> None:
+        """A pause of that consumer, or the end of one, is in the log."""
+        cursor = self._by_name.get(name.encode())
+        if cursor is not None:
+            cursor.record_pause_proposed()
+
+    def on_removed(self, bereft: Iterable[Consumer]) -> None:
+        """Messages that these consumers were to get, or had got, left the stream."""
+        for consumer in bereft:
+            cursor = self._cursors.get(consumer.uid)
+            if cursor is not None and cursor.on_removed():
+                self._dirty[cursor] = None
+
+    @property
+    def has_few(self) -> bool:
+        """True if there are so few cursors that all may plan whatever happens."""
+        return len(self._cursors) <= _FEW_CURSORS
+
+    def wake_all(self) -> None:
+        """Have all cursors plan."""
+        self._dirty |= dict.fromkeys(self._cursors.values())
+
+    def wake_interested(self, subjects: list[bytes]) -> None:
+        """Have the cursors plan whose consumers want messages on these subjects."""
+        interest = self.machine.interest()
+        for wanting in (interest.of_all, interest.filtered(subjects)):
+            for consumer in wanting:
+                cursor = self._cursors.get(consumer.uid)
+                if cursor is not None:
+                    self._dirty[cursor] = None
+
     # --- messages from clients --------------------------------------------------------------
 
-    def _on_acks(self, message: stream_inbox.Acks) -> None:
+    def on_acks(self, message: Acks) -> None:
+        """Give a chunk of acks to their consumer's cursor."""
         subjects, replies, payloads = message.subjects, message.replies, message.payloads
         first = acks.parse_target(subjects[0])
         cursor = self._by_name.get(first[0]) if first is not None else None
@@ -207,31 +283,35 @@ class StreamCursors(StreamMaintenance):
                 reply = replies[at] if replies is not None else b""
                 on_ack(target[1], payloads[at], reply)
 
-    def _on_pull(self, message: stream_inbox.Pull) -> None:
+    def on_pull(self, message: Pull) -> None:
+        """Give a pull to its consumer's cursor."""
         cursor = self._by_name.get(message.consumer)
         if cursor is not None:
             cursor.requests.on_pull(message.reply, message.headers, message.payload)
             self._dirty[cursor] = None
 
-    def _on_drained(self, message: stream_inbox.Drained) -> None:
-        """Some client reads again: cursors that waited for theirs look whether it is."""
+    def on_drained(self, message: Drained) -> None:
+        """Have the cursors plan that waited for a congested client: one of those reads again."""
         self._dirty |= self._held_back
         self._held_back.clear()
 
-    def _on_flow(self, message: stream_inbox.FlowReply) -> None:
+    def on_flow(self, message: FlowReply) -> None:
+        """Give a flow-control answer to its consumer's cursor."""
         cursor = self._by_name.get(message.consumer)
         if cursor is not None:
             cursor.requests.on_flow_reply(message.subject, message.headers)
             self._dirty[cursor] = None
             self._acked[cursor] = None
 
-    def _on_interest(self, message: stream_inbox.InterestChanged) -> None:
+    def on_interest(self, message: InterestChanged) -> None:
+        """Tell a push consumer's cursor whether anybody listens."""
         cursor = message.cursor
         if cursor in self._watches:
             cursor.on_interest(message.has_interest)
             self._dirty[cursor] = None
 
-    def _on_read(self, message: stream_inbox.ChunkRead) -> None:
+    def on_read(self, message: ChunkRead) -> None:
+        """Have the cursor plan that waited for a block read."""
         cursor = message.cursor
         if self._cursors.get(cursor.consumer.uid) is cursor:
             self._dirty[cursor] = None
@@ -239,40 +319,29 @@ class StreamCursors(StreamMaintenance):
     # --- CursorHost -------------------------------------------------------------------------
 
     def now_ns(self) -> int:
-        return self.at_ns
+        return self._now.ns
 
     def now_ms(self) -> int:
-        return self.at_ms
+        return self._now.ms
 
-    def chunk(self, block_no: int, offset: int) -> tuple[int, bytes] | None:
-        found, again_ms = self.unreadable.chunk(block_no, offset, self.at_ms)
+    def chunk(self, block_no: int, offset: int) -> Chunk | None:
         cursor = self._planning
         assert cursor is not None
+        found, again_ms = self._reader.chunk(block_no, offset)
         if again_ms:
-            self.wake_at(again_ms, cursor)
+            self._wakes.set(again_ms, cursor)
         elif found is None:
-            self.blocks.read_chunk(
-                block_no,
-                offset,
-                limits.READ_AHEAD_BYTES,
-                lambda: self.post(stream_inbox.ChunkRead(cursor)),
-            )
+            shell = self._shell
+            self._reader.read(block_no, offset, lambda: shell.post(ChunkRead(cursor)))
         return found
 
     def on_lost_block(self, err: CorruptionError) -> None:
         cursor = self._planning
         assert cursor is not None
-        self.call_soon(self.on_damaged, err, True, err.block_no)
-        self.wake_at(self.at_ms + limits.UNREADABLE_AGAIN_MS, cursor)
+        self._wakes.set(self._reader.on_lost_block(err), cursor)
 
     def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
-        if command[0] == commands.DELETE_CONSUMER:
-            command = self._trimmer.lightened(command, self.at_ms)
-        self._unforced.append((command, tag))
-        if is_forced:
-            self._is_forced = True
-        if self._unforced_due_ms == 0:
-            self._unforced_due_ms = self.at_ms + limits.UNFORCED_DELAY_MS
+        self._proposals.add(command, is_forced=is_forced, tag=tag)
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
         return self._wires.sink(subject, queue)
@@ -281,8 +350,9 @@ class StreamCursors(StreamMaintenance):
         def on_change(has_interest: bool) -> None:
             # Told at once, taken later: whoever creates a consumer is answered before it delivers.
             cursor.is_push_bound = has_interest
-            self.call_soon(self.post, stream_inbox.InterestChanged(cursor, has_interest))
+            shell.call_soon(shell.post, InterestChanged(cursor, has_interest))
 
+        shell = self._shell
         self._watches[cursor] = None
         self._watches[cursor] = self._wires.watch(subject, queue, on_change)
 
@@ -292,52 +362,23 @@ class StreamCursors(StreamMaintenance):
             self._wires.unwatch(token)
 
     def advise(self, kind: str, fields: dict[str, Any]) -> None:
-        self._advices.append((kind, fields))
+        self._advisories.events.append((kind, fields))
 
     def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:
-        """See CursorHost. An earlier wake that stands is kept: it fires, and asks again."""
-        if monotonic_ms == 0:
-            self._wake_of.pop(cursor, None)
-            return
-        standing = self._wake_of.get(cursor)
-        if standing is None or monotonic_ms < standing:
-            self._wake_of[cursor] = monotonic_ms
-            heapq.heappush(self._wakes, (monotonic_ms, next(self._ties), cursor))
-            if len(self._wakes) > _FEW_WAKES + 2 * len(self._wake_of):
-                # Most are void: of cursors that are gone, or that asked for an earlier time since.
-                self._wakes = [(at, next(self._ties), one) for one, at in self._wake_of.items()]
-                heapq.heapify(self._wakes)
+        self._wakes.set(monotonic_ms, cursor)
+
+    def wake_soon(self, cursor: Cursor) -> None:
+        self._dirty[cursor] = None
 
     def wait_for_room(self) -> None:
         cursor = self._planning
         assert cursor is not None
         if not self._held_back:
-            self._wires.when_drained(self._tell_drained)
+            self._wires.when_drained(self._post_drained)
         self._held_back[cursor] = None
 
-    def _tell_drained(self) -> None:
-        self.post(stream_inbox.Drained())
-
-    def wake_soon(self, cursor: Cursor) -> None:
-        self._dirty[cursor] = None
+    def _post_drained(self) -> None:
+        self._shell.post(Drained())
 
     def reply_empty(self, reply: bytes) -> None:
         self._wires.publish(reply, b"", b"", b"")
-
-    # --- the log ----------------------------------------------------------------------------
-
-    def _propose_unforced(self) -> None:
-        waiting, self._unforced = self._unforced, []
-        self._unforced_due_ms = 0
-        self._is_forced = False
-        for at, (command, tag) in enumerate(waiting):
-            try:
-                self.raft.propose(encode(command), command, CursorTag(tag))
-            except NotLeader:
-                return  # what is not acked there is delivered again
-            except ProposalRejected:
-                # Kept, in order: a hand-over may come to nothing, and then the log must not lack
-                # what the cursors have counted already.
-                self._unforced = waiting[at:]
-                self._unforced_due_ms = self.at_ms + limits.UNFORCED_DELAY_MS
-                return

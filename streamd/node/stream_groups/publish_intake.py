@@ -1,13 +1,14 @@
-"""A stream's publishes: those of one turn become one log entry, or several if they are large.
+"""Intake of a stream's publishes: those of one turn become one log entry, or several large ones.
 
 The leader gives an entry its time, keeps account of what is not committed yet, and tells each
-publisher what became of its messages. Who can't be served is told so at once. Atomic batches wait
-in a `BatchStager` until they commit.
+publisher what became of its messages. A publisher that can't be served is told so at once. Atomic
+batches wait in a `BatchStager` until they commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,14 +16,14 @@ from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.streams.stream import StreamMachine
-from streamd.node.groups.block_port import BlockPort
-from streamd.node.groups.inbox import InboxMessage
+from streamd.node.groups.turn import TurnTime
 from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
-from streamd.node.stream_groups.delivery_hub import CursorTag, StreamCursors
+from streamd.node.stream_groups.delivery_hub import Advisories
+from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
-from streamd.types import Entry, Index, Msg, Uid
+from streamd.types import Msg
 
 Waiter = tuple[PublishSink, list[bytes]]
 
@@ -41,69 +42,82 @@ def _size(msg: Msg) -> int:
     return len(msg[1]) + len(msg[2])
 
 
-class StreamPublishes(StreamCursors):
-    """The part of `StreamGroup` that takes publishes and answers them."""
+@dataclass(slots=True)
+class PublishBounds:
+    """Bounds of one stream's publishes: what they may take of the node."""
+
+    has_room: Callable[[int], bool]  # for so many bytes of log
+    stager: BatchStager = field(default_factory=BatchStager)
+    backlog: Backlog = field(default_factory=Backlog)
+
+
+class PublishIntake:
+    """Publishes of one stream on their way into the log, and their acks on the way out."""
 
     def __init__(
         self,
-        *,
-        uid: Uid,
         raft: RaftCore,
         machine: StreamMachine,
-        blocks: BlockPort,
-        snapshot_index: Index,
+        bounds: PublishBounds,
+        advisories: Advisories,
+        hooks: StreamHooks,
+        now: TurnTime,
+        *,
         wires: Wires,
-        stager: BatchStager,
-        max_payload: int,
-        has_room: Callable[[int], bool],
-        backlog: Backlog | None = None,
-        all_know: Callable[[str], bool] = lambda command: True,
+        reclaim: Callable[[], None],
     ) -> None:
-        super().__init__(
-            uid=uid,
-            raft=raft,
-            machine=machine,
-            blocks=blocks,
-            snapshot_index=snapshot_index,
-            wires=wires,
-            max_payload=max_payload,
-            has_room=has_room,
-            all_know=all_know,
-        )
         self.name_bytes = machine.name.encode()
-        self._stager = stager
+        self._raft = raft
+        self._machine = machine
+        self._has_room = bounds.has_room
+        self._stager = bounds.stager
+        self._backlog = bounds.backlog  # has the uncommitted bytes in it
+        self._advisories = advisories
+        self._hooks = hooks
+        self._now = now
+        self._wires = wires
+        self._reclaim = reclaim
         self._msgs: list[Msg] = []
         self._msgs_bytes = 0  # of their headers and payloads
         self._waiters: list[Waiter] = []
-        self._held: list[Publish] = []  # while leadership is handed over: not proposed yet
+        self._held: list[Publish] = []  # while leadership is transferred: not proposed yet
         self._held_bytes = 0
-        self.pass_on: Callable[[list[Msg], list[bytes], PublishSink], None] = _drop
         self._uncommitted_bytes = 0
-        self._backlog = backlog or Backlog()  # has those in it
         self._next_ts = 0
-        self._handlers[Publish] = self._on_publish
+        self._is_closed = False
 
-    def _on_leader_ready(self) -> None:
-        super()._on_leader_ready()
-        self._next_ts = self.machine.index.last_ts + 1
+    def on_leader_ready(self) -> None:
+        """Begin as leader, with times later than those of what is stored."""
+        self._next_ts = self._machine.index.last_ts + 1
 
-    def _on_leadership_lost(self) -> None:
-        super()._on_leadership_lost()
+    def on_leadership_lost(self) -> None:
+        """End as leader: what is not proposed goes to the next one."""
         self._stager.clear()
         self._hold_collected()
-        self._count_committed(self._uncommitted_bytes)
-        for publish in self._take_held():
-            self.pass_on(publish.msgs, publish.replies, publish.sink)
+        self.count_committed(self._uncommitted_bytes)
+        for publish in self._release_held():
+            self._hooks.pass_on(publish.msgs, publish.replies, publish.sink)
+
+    def close(self) -> None:
+        """Take no publishes any more: the stream is gone, or closed here."""
+        self._is_closed = True
+        self._stager.clear()
+
+    def end(self) -> None:
+        """Release what is counted in the node's backlog: the group takes no turn any more."""
+        self.count_committed(self._uncommitted_bytes)
+        self._release_held()
 
     # --- publishes in -----------------------------------------------------------------------
 
-    def _on_publish(self, publish: Publish) -> None:
+    def on_publish(self, publish: Publish) -> None:
+        """Take a chunk of publishes: collect, hold, pass on or refuse it."""
         if self._is_closed:
             return  # nobody may ack; the client's timeout is the honest answer
         msgs, replies, sink = publish.msgs, publish.replies, publish.sink
-        raft = self.raft
+        raft = self._raft
         if not raft.is_leader:
-            self.pass_on(msgs, replies, sink)
+            self._hooks.pass_on(msgs, replies, sink)
             return
         if self._held or raft.is_handing_over:
             self._hold(publish)
@@ -132,7 +146,7 @@ class StreamPublishes(StreamCursors):
     def _collect(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink, size: int) -> None:
         """Keep messages of `size` bytes for this turn's log entry, or for its next one."""
         if self._msgs_bytes + size > limits.STORE_BATCH_BYTES:
-            self._propose_store()
+            self.propose()
         if self._msgs:
             self._msgs.extend(msgs)
         else:
@@ -140,7 +154,7 @@ class StreamPublishes(StreamCursors):
         self._msgs_bytes += size
         self._waiters.append((sink, replies))
         if len(self._msgs) >= limits.STORE_BATCH_MSGS:
-            self._propose_store()  # which also counts it, so the backlog above is honest
+            self.propose()  # which also counts it, so the backlog above is honest
 
     def _stage(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Messages of atomic batches go to the stager; what lies between them as usual."""
@@ -153,13 +167,15 @@ class StreamPublishes(StreamCursors):
                 at += 1
                 continue
             if not reply:
-                taken = stager.stage_run(msgs, replies, at, self.machine.config, now_ms=self.at_ms)
+                taken = stager.stage_run(
+                    msgs, replies, at, self._machine.config, now_ms=self._now.ms
+                )
                 if taken > at:
                     at = taken
                     continue
             at += 1
             result = stager.stage(
-                msg, self.machine.config, now_ms=self.at_ms, advices=self._advices
+                msg, self._machine.config, now_ms=self._now.ms, advices=self._advisories.events
             )
             if result is None:
                 if reply:
@@ -169,7 +185,7 @@ class StreamPublishes(StreamCursors):
             elif not result[0]:
                 self._collect([msg], [reply], sink, _size(msg))
             else:
-                self._propose_store()
+                self.propose()
                 batch_id, staged = result
                 ts = self._stamp(len(staged))
                 done = partial(self._batch_done, sink, reply, batch_id)
@@ -184,11 +200,11 @@ class StreamPublishes(StreamCursors):
 
     # --- while leadership changes -------------------------------------------------------------
 
-    def _look_at_held(self) -> None:
+    def poll_held(self) -> None:
         """Take what was held, as if it came now, unless another member is still to lead."""
-        if not self.raft.is_handing_over:
-            for publish in self._take_held():
-                self._on_publish(publish)
+        if self._held and not self._raft.is_handing_over:
+            for publish in self._release_held():
+                self.on_publish(publish)
 
     def _hold(self, publish: Publish) -> None:
         size = sum(map(_size, publish.msgs))
@@ -200,7 +216,7 @@ class StreamPublishes(StreamCursors):
             self._held_bytes += size
             self._backlog.held_bytes += size
 
-    def _take_held(self) -> list[Publish]:
+    def _release_held(self) -> list[Publish]:
         self._backlog.held_bytes -= self._held_bytes
         held, self._held, self._held_bytes = self._held, [], 0
         return held
@@ -220,10 +236,21 @@ class StreamPublishes(StreamCursors):
 
     # --- to the log -------------------------------------------------------------------------
 
-    def _propose_store(self) -> None:
+    @property
+    def has_msgs(self) -> bool:
+        """True if messages wait for this turn's log entry."""
+        return bool(self._msgs)
+
+    @property
+    def holds_unproposed(self) -> bool:
+        """True if messages wait to be proposed, in this turn or by the next leader."""
+        return bool(self._msgs or self._held)
+
+    def propose(self) -> None:
+        """Propose what is collected as one log entry."""
         if not self._msgs:
             return
-        if self.raft.is_handing_over or not self.raft.is_leader:
+        if self._raft.is_handing_over or not self._raft.is_leader:
             self._hold_collected()
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
@@ -236,28 +263,33 @@ class StreamPublishes(StreamCursors):
             self._refuse(tag)
             return
         try:
-            self.raft.propose(data, command, tag)
+            self._raft.propose(data, command, tag)
         except (NotLeader, ProposalRejected):
             self._decline(tag, errors.CLUSTER_NOT_AVAIL())
         else:
             self._uncommitted_bytes += len(data)
             self._backlog.byte_count += len(data)
 
-    def _count_committed(self, size: int) -> None:
+    def count_committed(self, size: int) -> None:
         """`size` bytes are not uncommitted any more, or fewer: entries of an earlier term of ours
         are not counted any more."""
         size = min(size, self._uncommitted_bytes)
         self._uncommitted_bytes -= size
         self._backlog.byte_count -= size
 
-    def end(self, unread: list[InboxMessage]) -> None:
-        super().end(unread)
-        self._count_committed(self._uncommitted_bytes)
-        self._take_held()
+    def deadline_ms(self) -> int:
+        """Return when the first atomic batch is given up, monotonic ms; 0: none waits."""
+        return self._stager.deadline_ms
+
+    def poll_batches(self) -> None:
+        """Give up atomic batches that nothing was added to for too long."""
+        stager = self._stager
+        if stager.deadline_ms and self._now.ms >= stager.deadline_ms:
+            stager.expire(self._now.ms, self._advisories.events)
 
     def _stamp(self, msg_count: int) -> int:
         """Return the entry's time; its messages are one ns apart, so no two are ever equal."""
-        ts = max(self.at_ns, self._next_ts)
+        ts = max(self._now.ns, self._next_ts)
         self._next_ts = ts + msg_count
         return ts
 
@@ -275,40 +307,19 @@ class StreamPublishes(StreamCursors):
         else:
             tag(error)
 
-    def emit_outcomes(
-        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], object]]
-    ) -> None:
-        """Acks of publishes to their connections; every other outcome to its callback."""
+    def answer(self, tag: list[Waiter], result: Any) -> None:
+        """Ack the publishes of one applied entry to their connections."""
         name = self.name_bytes
-        for tag, result in outcomes:
-            if type(tag) is list:
-                if len(tag) == 1:
-                    sink, replies = tag[0]
-                    sink.publish_acks(name, replies, result)
-                else:
-                    at = 0
-                    for sink, replies in tag:
-                        end = at + len(replies)
-                        sink.publish_acks(name, replies, result[at:end])
-                        at = end
-            elif type(tag) is not CursorTag:
-                self.call_soon(tag, result)
-        for callback in ready_callbacks:
-            self.call_soon(callback)
+        if len(tag) == 1:
+            sink, replies = tag[0]
+            sink.publish_acks(name, replies, result)
+            return
+        at = 0
+        for sink, replies in tag:
+            end = at + len(replies)
+            sink.publish_acks(name, replies, result[at:end])
+            at = end
 
-    def _is_publish(self, entry: Entry) -> bool:
-        command = entry.command
-        return command is not None and command[0] in (commands.STORE, commands.STORE_BATCH)
-
-    def _on_dropped(self, entry: Entry) -> None:
-        tag = entry.tag
-        if type(tag) is list:
-            error = errors.CLUSTER_NOT_AVAIL()
-            for sink, replies in tag:
-                sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
-        elif type(tag) is not CursorTag:
-            super()._on_dropped(entry)
-
-
-def _drop(msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-    """Where no other node can lead, the client's timeout is the honest answer."""
+    def refuse_dropped(self, tag: list[Waiter]) -> None:
+        """Refuse the publishes of an entry that another leader's log replaced."""
+        self._decline(tag, errors.CLUSTER_NOT_AVAIL())

@@ -1,24 +1,70 @@
-"""A stream's group: what its leader does beside applying. Publishes in, deliveries out.
+"""Group of one stream: the order of what its members do beside applying.
 
-Here is the order of things: what a turn looks at, what goes to the log before what, and who is told
-of what was applied. The rest is in the classes it is built on: `stream_publishes` makes log entries
-of publishes, `stream_cursors` delivers (one cursor per consumer), `stream_maintenance` keeps order
-in what is stored, and `group` is the Raft member.
+              Publish       Acks, Pull, FlowReply ...      Propose, ReadBarrier    Unreadable...
+                 |                    |                          |                     |
+      +----------v--------+ +---------v---------+                |           +---------v--------+
+      |   PublishIntake   | |    DeliveryHub    |                |           |   Maintenance    |
+      | held, collected,  | | Cursor per        |                |           | expiry, bulk     |
+      | atomic batches    | | consumer, wakes   |                |           | delete, compac-  |
+      +----------+--------+ +---------+---------+                |           | tion, dead blocks|
+                 |          ConsumerProposals                    |           +---------+--------+
+                 | STORE              | DELIVERED, ACKED ...     |                     | EXPIRE ...
+                 v                    v                          v                     v
+              ----------------------- the group's Raft log, in this order -----------------------
+                                      | applied (Group._drain, _after_apply)
+          acks of publishes <---------+---------> cursors told; deliveries (`deliver`) ---> clients
+
+The turn, in order: atomic batches that idled too long are given up; cursors whose time has come are
+told; the inbox is taken (`Group.turn`); acks of clients are flushed to their proposals; publishes
+held during a transfer of leadership are taken again; cursors' proposals go to the log if they are
+due, forced, or have company; then the turn's publishes; then what is committed is applied and told
+to cursors; then maintenance. `deliver` comes after the outcomes went out, so that a client hears
+that its consumer exists before that delivers.
+
+States. *Follower*: publishes are passed on, the rest of clients' messages finds no cursor.
+*Elected*, not ready: publishes are proposed, nothing is delivered. *Ready*: one cursor a consumer.
+*Transferring*: publishes are held, nothing is delivered, until the transfer succeeds (they are
+passed on) or fails (they are taken as if they came then). *Closed* (`delete`): the stream is gone
+or closed here; cursors have ended, requests are refused.
+
+Callers: the monitor (see `groups/group.py`); the node calls `delete`, `shut_down` and `release`,
+and sets `hooks`. Parts never call their group: they hold its `GroupShell`, `TurnTime`, `Proposer`.
+
+Invariants.
+1. A linearizable read, a request or a step-down first logs all that came before (`_propose_all`).
+2. An ack or delivery never overtakes what its cursor proposed before (`ConsumerProposals`).
+3. A publisher is answered once: from the applied entry, or with an error if nothing is stored; not
+   at all where that is unknown (the client's timeout is the honest answer).
+4. What only a leader knows is forgotten when it leads no more, before anything of the next term.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable
+from typing import Any
 
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.node.groups.group import Turn
-from streamd.node.groups.inbox import InboxMessage, Propose, ReadBarrier, StepDown
+from streamd.machine.streams.stream import StreamMachine
+from streamd.node.delivery.cursor import Cursor
+from streamd.node.groups.block_port import BlockPort
+from streamd.node.groups.group import Group
+from streamd.node.groups.group_shell import Events
+from streamd.node.groups.inbox import InboxMessage, Propose, ReadBarrier, Saved, StepDown
+from streamd.node.groups.turn import Turn
+from streamd.node.integrity.unreadable import Unreadable
+from streamd.node.ports import Wires
+from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.bulk_delete import Trimmed
-from streamd.node.stream_groups.delivery_hub import CursorTag
-from streamd.node.stream_groups.publish_intake import StreamPublishes
-from streamd.types import Entry
+from streamd.node.stream_groups.consumer_proposals import ConsumerProposals, CursorTag
+from streamd.node.stream_groups.delivery_hub import Advisories, DeliveryHub
+from streamd.node.stream_groups.maintenance import Maintenance
+from streamd.node.stream_groups.message_reader import MessageReader
+from streamd.node.stream_groups.publish_intake import PublishBounds, PublishIntake
+from streamd.node.stream_groups.stream_hooks import StreamHooks
+from streamd.raft.core import RaftCore
+from streamd.types import Entry, Index
 
 _CURSOR_KINDS = frozenset(
     (
@@ -29,137 +75,215 @@ _CURSOR_KINDS = frozenset(
 _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
-_FEW_CURSORS = 16  # are all told whatever happens
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
 
 
-class StreamGroup(StreamPublishes):
+class StreamGroup(Group):
     """One stream with its consumers, on a node that may lead it."""
+
+    machine: StreamMachine
+
+    def __init__(
+        self,
+        *,
+        raft: RaftCore,
+        machine: StreamMachine,
+        blocks: BlockPort,
+        snapshot_index: Index,
+        wires: Wires,
+        bounds: PublishBounds,
+        max_payload: int,
+        all_know: Callable[[str], bool] = lambda command: True,
+    ) -> None:
+        super().__init__(
+            uid=machine.uid,
+            raft=raft,
+            machine=machine,
+            blocks=blocks,
+            snapshot_index=snapshot_index,
+        )
+        shell, now = self.shell, self.now
+        hooks = self.hooks = StreamHooks()
+        maintenance = self._maintenance = Maintenance(
+            machine,
+            blocks,
+            self._proposer,
+            shell,
+            hooks,
+            now,
+            has_room=bounds.has_room,
+            all_know=all_know,
+        )
+        advisories = self._advisories = Advisories()
+        proposals = ConsumerProposals(raft, now, maintenance.bulk_delete.lightened)
+        reader = MessageReader(blocks, maintenance.unreadable, shell, hooks, now)
+        hub = self._hub = DeliveryHub(
+            machine,
+            reader,
+            proposals,
+            advisories,
+            shell,
+            now,
+            wires=wires,
+            max_payload=max_payload,
+        )
+        intake = self._intake = PublishIntake(
+            raft,
+            machine,
+            bounds,
+            advisories,
+            hooks,
+            now,
+            wires=wires,
+            reclaim=maintenance.reclaim,
+        )
+        self._proposals = proposals
+        self._is_closed = False
+        self._is_gone = False  # closed, because the stream is
+        self._handlers |= {
+            stream_inbox.Publish: intake.on_publish,
+            stream_inbox.Acks: hub.on_acks,
+            stream_inbox.Pull: hub.on_pull,
+            stream_inbox.FlowReply: hub.on_flow,
+            stream_inbox.InterestChanged: hub.on_interest,
+            stream_inbox.ChunkRead: hub.on_read,
+            stream_inbox.Drained: hub.on_drained,
+            stream_inbox.UnreadableFound: maintenance.on_unreadable,
+            stream_inbox.BlockReadable: maintenance.on_readable,
+        }
+
+    def release(self) -> None:
+        super().release()
+        self.hooks.release()
+        self._maintenance.release()
+
+    @property
+    def unreadable(self) -> Unreadable:
+        """Messages that the disk does not give back."""
+        return self._maintenance.unreadable
+
+    def cursor(self, name: str) -> Cursor | None:
+        """Return the cursor of a consumer, for reports."""
+        return self._hub.cursor(name)
 
     # --- the turn ---------------------------------------------------------------------------
 
     def turn(self, now_ms: int, now_ns: int, inbox: list[InboxMessage]) -> Turn:
         """See Group.turn. Cursors are told what was applied; they deliver in `deliver`."""
-        while self._wakes and self._wakes[0][0] <= now_ms:
-            at, _, cursor = heapq.heappop(self._wakes)
-            if self._wake_of.get(cursor) == at:
-                del self._wake_of[cursor]
-                self.at_ms, self.at_ns = now_ms, now_ns
-                cursor.on_tick(now_ms)
-                self._dirty[cursor] = None
-        if self._stager.deadline_ms and now_ms >= self._stager.deadline_ms:
-            self._stager.expire(now_ms, self._advices)
+        self.now.ms, self.now.ns = now_ms, now_ns
+        self._hub.poll_wakes(now_ms)
+        self._intake.poll_batches()
         turn = super().turn(now_ms, now_ns, inbox)
-        if self._is_ready:
-            self._look_at_expiry(turn)
-            self._rewriter.tick(now_ms)
-            if self._trimmer.owes_sweep:
-                self._trimmer.sweep()
-            if self._trimmer.is_due:
-                self._trimmer.go_on(now_ns)
-        if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
-            self._look_at_dead_blocks(turn)
-        if self.blocks.reclaimable_bytes and not self._is_ready:
-            self._reclaim_if_short(turn)
-        if self._advices:
-            turn.effects.events.extend(self._advices)
-            self._advices = []
+        has_unsaved = self.machine.applied > self.snapshot_index
+        self._maintenance.poll(turn, is_ready=self._is_ready, has_unsaved=has_unsaved)
+        if self._advisories.events:
+            turn.effects.events.extend(self._advisories.clear())
         return turn
 
+    def deliver(self) -> bool:
+        """Have cursors send what is stored now; True if there is more to send at once."""
+        hub = self._hub
+        if not hub.has_dirty or self.raft.is_handing_over:  # what is sent could not be logged
+            return False
+        is_more = hub.deliver()
+        if self._advisories.events:
+            self.emit_events(self._advisories.clear())
+        return is_more or self._proposals.is_forced
+
     def deadline_ms(self) -> int:
-        earliest = self._base_deadline_ms()
-        due_ms = self._unforced_due_ms
-        if due_ms and (not earliest or due_ms < earliest):
-            earliest = due_ms
-        due_ms = self._stager.deadline_ms
-        if due_ms and (not earliest or due_ms < earliest):
-            earliest = due_ms
-        if self._wakes and (not earliest or self._wakes[0][0] < earliest):
-            earliest = self._wakes[0][0]
-        if self.blocks.reclaimable_bytes >= limits.RECLAIM_BYTES:
-            due_ms = self._dead_blocks_at_ms
-            if due_ms > self.at_ms and (not earliest or due_ms < earliest):
-                earliest = due_ms
-        if self._is_ready:
-            due_ms = self._rewriter.deadline_ms()
+        earliest = super().deadline_ms()
+        for due_ms in (
+            self._proposals.due_ms,
+            self._intake.deadline_ms(),
+            self._hub.wakes_ms(),
+            self._maintenance.deadline_ms(is_ready=self._is_ready),
+        ):
             if due_ms and (not earliest or due_ms < earliest):
                 earliest = due_ms
-        if self._expiry_at_ns:
-            due_ms = self.at_ms + max(0, self._expiry_at_ns - self.at_ns) // 1_000_000 + 1
-            if not earliest or due_ms < earliest:
-                earliest = due_ms
         return earliest
+
+    def _compares_at_rest(self) -> bool:
+        return len(self.machine.consumers) <= limits.REST_CONSUMERS_MAX
+
+    def _on_leader_ready(self) -> None:
+        self._maintenance.on_leader_ready()
+        self._hub.sync()
+        self._intake.on_leader_ready()
+
+    def _on_leadership_lost(self) -> None:
+        self._maintenance.on_leadership_lost()
+        self._hub.end_all(b"409 Leadership Change")
+        self._hub.clear()
+        self._proposals.clear()
+        self._intake.on_leadership_lost()
 
     # --- to the log, in order ---------------------------------------------------------------
 
     def _propose_collected(self) -> None:
-        for cursor in self._acked:
-            cursor.flush()
-        self._acked.clear()
-        if self._held:
-            self._look_at_held()
-        had_msgs = bool(self._msgs)
-        if self._unforced and (self._is_forced or had_msgs or self.at_ms >= self._unforced_due_ms):
-            self._propose_unforced()
-        if had_msgs:
-            self._propose_store()
+        self._hub.flush_acks()
+        intake = self._intake
+        intake.poll_held()
+        has_msgs = intake.has_msgs
+        self._proposals.poll(has_company=has_msgs)
+        if has_msgs:
+            intake.propose()
 
     def _propose_all(self) -> None:
-        for cursor in (*self._acked, *self._positioned):
-            cursor.flush()
-        self._acked.clear()
-        self._positioned.clear()
-        if self._unforced:
-            self._propose_unforced()
-        self._propose_store()
+        self._hub.flush()
+        if self._proposals:
+            self._proposals.flush()
+        self._intake.propose()
 
     @property
     def shows_all(self) -> bool:
-        """True if a linearizable read may look at once: this member alone decides what is in the
-        stream, it has applied all of its log, and nothing waits to be logged."""
+        """True if a linearizable read may be answered at once: this member alone decides what is in
+        the stream, it has applied all of its log, and nothing waits to be logged."""
         raft = self.raft
         return (
             self._is_ready
             and raft.log.is_sole
             and self.machine.applied == raft.last_index
-            and not (self._msgs or self._unforced or self._held or self._reads)
-            and not (self._acked or self._positioned)
+            and not (self._intake.holds_unproposed or self._proposals or self._reads)
+            and not self._hub.holds_unproposed
         )
 
     def _on_barrier(self, message: ReadBarrier) -> None:
-        """A linearizable read: what cursors and clients have done so far is logged first."""
+        """Begin a linearizable read: what cursors and clients have done so far is logged first."""
         self._propose_all()
         self._begin_read(message.done, message.lost)
 
     def _on_propose(self, message: Propose) -> None:
-        command, done = message.command, message.done
         self._propose_all()  # what happened before comes before, and its answer shows it
+        command, done = message.command, message.done
         if self._is_closed:
             if done is not None:
                 done(self._undone())
             return
+        bulk_delete = self._maintenance.bulk_delete
         if command[0] == commands.DELETE_CONSUMER:
-            command = message.command = self._trimmer.lightened(command, self.at_ms)
+            message.command = bulk_delete.lightened(command, self.now.ms)
         elif self._is_ready and type(done) is not Trimmed:
-            if self._trimmer.takes(command, done, self.at_ns):
+            if bulk_delete.takes(command, done, self.now.ns):
                 return
         last = self.raft.last_index
         super()._on_propose(message)
         if command[0] == commands.PAUSE_CONSUMER and self.raft.last_index > last:
-            cursor = self._by_name.get(command[2].encode())
-            if cursor is not None:
-                cursor.record_pause_proposed()
+            self._hub.on_pause_proposed(command[2])
 
     def _on_step_down(self, message: StepDown) -> None:
         self._propose_all()  # who leads next must not deliver it again
         super()._on_step_down(message)
 
+    def _on_saved(self, message: Saved) -> None:
+        self._maintenance.on_saved()
+        super()._on_saved(message)
+
     # --- what was applied -------------------------------------------------------------------
 
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
-        cursors = self._cursors
+        hub, maintenance = self._hub, self._maintenance
         is_removed = False
-        wakes_all = len(cursors) <= _FEW_CURSORS
+        wakes_all = hub.has_few
         subjects: list[bytes] = []  # of what was stored, unless that wakes all
         for entry in entries:
             command = entry.command
@@ -171,70 +295,93 @@ class StreamGroup(StreamPublishes):
                     msgs = command[2] if kind == commands.STORE else command[3]
                     subjects += [msg[0] for msg in msgs]
                 if entry.tag is not None:
-                    self._count_committed(len(entry.data))
+                    self._intake.count_committed(len(entry.data))
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:
-                cursor = cursors.get(command[2])
-                if cursor is not None:
-                    tag = entry.tag.tag if type(entry.tag) is CursorTag else None
-                    cursor.on_applied(command, tag)
-                    self._dirty[cursor] = None
+                tag = entry.tag.tag if type(entry.tag) is CursorTag else None
+                hub.on_applied(command, tag)
             elif kind in _REMOVING_KINDS:
                 is_removed = True
                 wakes_all |= kind == commands.EXPIRE  # it may have stored markers
-                self._expiry_at_ns = 0
-                self._expiry_proposed = False
+                maintenance.forget_expiry()
+            elif kind == commands.CONFIGURE:
+                wakes_all = is_removed = True
+                maintenance.forget_expiry()
             else:
-                if kind == commands.CREATE_CONSUMER:
-                    self._begin_cursor(entry.index)
-                elif kind == commands.DELETE_CONSUMER:
-                    self._end_cursor(command[2])
-                if kind in _NAMED_KINDS:
-                    cursor = self._by_name.get(command[2].encode())
-                    if cursor is not None:
-                        cursor.on_applied(command, None)
-                        self._dirty[cursor] = None
-                    if kind == commands.RESET_CONSUMER:
-                        self._trimmer.sweep()  # of what it passes over
-                elif kind == commands.CONFIGURE:
-                    wakes_all = True
-                    self._expiry_at_ns = 0
-                    self._expiry_proposed = False
-                    is_removed = True
-                elif kind == commands.DELETE_CONSUMER and command[5:] == [True]:
-                    self._trimmer.sweep()
-        if self.unreadable:
-            self.unreadable.settle()
+                self._after_consumer_change(entry)
+        if maintenance.unreadable:
+            maintenance.unreadable.settle()
         if not self._is_ready:
             return
         bereft, effects.bereft = effects.bereft, {}
-        for consumer in bereft:
-            cursor = cursors.get(consumer.uid)
-            if cursor is not None and cursor.on_removed():
-                self._dirty[cursor] = None
+        hub.on_removed(bereft)
         if wakes_all and (effects.stored_last or is_removed or bereft):
-            self._dirty |= dict.fromkeys(cursors.values())
+            hub.wake_all()
         elif subjects and effects.stored_last:
-            interest = self.machine.interest()
-            for wanting in (interest.of_all, interest.filtered(subjects)):
-                for consumer in wanting:
-                    cursor = cursors.get(consumer.uid)
-                    if cursor is not None:
-                        self._dirty[cursor] = None
+            hub.wake_interested(subjects)
+
+    def _after_consumer_change(self, entry: Entry) -> None:
+        command = entry.command
+        assert command is not None
+        kind = command[0]
+        hub, bulk_delete = self._hub, self._maintenance.bulk_delete
+        if kind == commands.CREATE_CONSUMER:
+            hub.begin(entry.index)
+        elif kind == commands.DELETE_CONSUMER:
+            hub.end_if_gone(command[2])
+            if command[5:] == [True]:
+                bulk_delete.sweep()
+        if kind in _NAMED_KINDS:
+            hub.on_configured(command)
+            if kind == commands.RESET_CONSUMER:
+                bulk_delete.sweep()  # of what it passes over
+
+    def emit_outcomes(
+        self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], object]]
+    ) -> None:
+        """Ack publishes to their connections; give every other outcome to its callback."""
+        answer, call_soon = self._intake.answer, self.shell.call_soon
+        for tag, result in outcomes:
+            if type(tag) is list:
+                answer(tag, result)
+            elif type(tag) is not CursorTag:
+                call_soon(tag, result)
+        for callback in ready_callbacks:
+            call_soon(callback)
+
+    def emit_events(self, events: Events) -> None:
+        shell = self.shell
+        if shell.on_events is not None and self._is_ready:
+            shell.call_soon(shell.on_events, events)
 
     # --- the end ----------------------------------------------------------------------------
 
     def delete(self, *, is_gone: bool = False) -> None:
-        """The stream is gone, or closed here because it is broken, fetched anew or elsewhere by
-        now: cursors tell their clients and end."""
+        """Close: the stream is gone, or broken here, fetched anew, or elsewhere by now. Cursors
+        tell their clients and end."""
         self._is_closed = True
         self._is_gone |= is_gone
-        self._stager.clear()
-        for done in self._trimmer.stop():
-            self.call_soon(done, self._in_doubt())
-        for cursor in list(self._cursors.values()):
-            self._drop_cursor(cursor, b"409 Consumer Deleted")
+        self._intake.close()
+        for done in self._maintenance.bulk_delete.stop():
+            self.shell.call_soon(done, self._in_doubt())
+        self._hub.close()
+
+    def shut_down(self) -> None:
+        """End for the server stops: waiting pulls hear of it, and the last turn logs what they
+        got."""
+        if self._is_ready:
+            self._hub.flush_all()
+            self._proposals.is_forced = True
+        self._hub.end_all(b"409 Server Shutdown")
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        self.delete()
+
+    def end(self, unread: list[InboxMessage]) -> None:
+        super().end(unread)
+        self._intake.end()
 
     def _undone(self) -> errors.JsError:
         return errors.STREAM_NOT_FOUND() if self._is_gone else super()._undone()
@@ -242,15 +389,13 @@ class StreamGroup(StreamPublishes):
     def _in_doubt(self) -> errors.JsError:
         return errors.STREAM_NOT_FOUND() if self._is_gone else super()._in_doubt()
 
-    def shut_down(self) -> None:
-        """The server stops: waiting pulls hear of it, and the last turn logs what they got."""
-        if self._is_ready:
-            for cursor in self._cursors.values():
-                cursor.flush()
-            self._is_forced = True
-        for cursor in list(self._cursors.values()):
-            self._drop_cursor(cursor, b"409 Server Shutdown")
+    def _is_publish(self, entry: Entry) -> bool:
+        command = entry.command
+        return command is not None and command[0] in (commands.STORE, commands.STORE_BATCH)
 
-    def fail(self, error: BaseException) -> None:
-        super().fail(error)
-        self.delete()
+    def _on_dropped(self, entry: Entry) -> None:
+        tag = entry.tag
+        if type(tag) is list:
+            self._intake.refuse_dropped(tag)
+        elif type(tag) is not CursorTag:
+            super()._on_dropped(entry)

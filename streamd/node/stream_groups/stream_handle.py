@@ -41,11 +41,11 @@ class LocalStream:
         self._post = monitor.post
         self._raft = group.raft
 
-    def let_go(self) -> None:
-        """The group has stopped, and this is no stream of the node any more; see Group.let_go."""
+    def release(self) -> None:
+        """The group has stopped, and this is no stream of the node any more; see Group.release."""
         self.store.on_error = lambda err: None
         self.machine.let_go()
-        self.group.let_go()
+        self.group.release()
 
     @property
     def config(self) -> StreamConfig:
@@ -66,7 +66,7 @@ class LocalStream:
             self._post(stream_inbox.Publish(msgs, replies, sink))
         else:
             # At once: what follows may go to another node, and must not overtake this.
-            self.group.pass_on(msgs, replies, sink)
+            self.group.hooks.pass_on(msgs, replies, sink)
 
     def propose(self, command: list[Any], done: Done | None) -> None:
         self._post(inbox.Propose(command, done, True))
@@ -108,7 +108,7 @@ class LocalStream:
         _Read(self, seqs, done).advance()
 
     def damaged(self, err: CorruptionError) -> None:
-        self.group.on_damaged(err, True, err.block_no)
+        self.group.hooks.on_damaged(err, True, err.block_no)
 
     def report(self, block_no: int, seqs: list[Seq], reason: str) -> None:
         """The disk does not give these messages of a block; [] if only what is dead is damaged."""

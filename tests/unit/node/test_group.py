@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from streamd import limits
-from streamd.node.groups import group as g
 from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
+from streamd.node.groups.group import MetaGroup
 from streamd.raft.core import MemberStart, RaftCore
 from streamd.raft.log import next_chain
 from streamd.raft.membership import simple
@@ -24,12 +24,12 @@ class _Machine:
         self.applied = entry.index
 
 
-def follower() -> g.Group:
+def follower() -> MetaGroup:
     """The member of "b" in a group that "a" leads."""
     cluster = Cluster(list("abc"))
     cluster.elect("a")
     core = cluster.core("b")
-    return g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    return MetaGroup(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
 
 
 def test_reads_whose_question_is_lost_do_not_pile_up() -> None:
@@ -80,7 +80,7 @@ def test_a_read_of_a_group_that_just_became_alone_is_answered() -> None:
     cluster = Cluster(list("ab"))
     cluster.elect("a")
     core = cluster.core("a")
-    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    group = MetaGroup(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     group.machine.applied = core.applied
     lost: list[int] = []
     reads = inbox.ReadBarrier(lambda: None, partial(lost.append, 1))
@@ -99,7 +99,7 @@ def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() ->
         group=7, node_id="b", voters="b", log=LogState(*disk.state()), reader=disk, now_ms=0,
         seed=1, is_incomplete=True,
     ))  # fmt: skip
-    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    group = MetaGroup(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     group.turn(0, 0, [inbox.Step("a", Heartbeat(3, 0, 1))])
     offer = SnapshotOffer(3, 56, 2, 5, simple("abc"))
     turn = group.turn(0, 0, [inbox.Step("a", offer)])
@@ -111,7 +111,7 @@ def test_a_turn_tells_who_has_become_a_member() -> None:
     cluster = Cluster(list("abc"), extra=["d"])
     cluster.elect("a")
     core = cluster.core("b")
-    group = g.Group(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    group = MetaGroup(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
     newcomers = []
     for learners in ("d", "", "d"):
         cluster.core("a").propose_membership("abc", learners)

@@ -11,7 +11,7 @@ import pytest
 from streamd.machine import commands
 from streamd.node.delivery.cursor import Cursor
 from streamd.node.groups import inbox
-from streamd.node.stream_groups import delivery_hub, stream_group, stream_inbox
+from streamd.node.stream_groups import delivery_hub, stream_inbox
 from tests.sim.crash import Inbox
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -57,7 +57,7 @@ def test_each_gets_what_it_would_get_if_all_were_woken(
 ) -> None:
     found = []
     for few in (0, 1 << 30):
-        monkeypatch.setattr(stream_group, "_FEW_CURSORS", few)
+        monkeypatch.setattr(delivery_hub, "_FEW_CURSORS", few)
         rng = random.Random(seed)
         config = {"retention": rng.choice(["limits", "limits", "interest"])}
         limits = {"max_msgs_per_subject": rng.choice([-1, -1, 2]), "max_msgs": rng.choice([-1, 9])}
@@ -160,7 +160,7 @@ def test_a_request_looks_at_the_consumers_that_have_something_for_the_log(
         flush(self)
 
     monkeypatch.setattr(Cursor, "flush", counted)
-    monkeypatch.setattr(type(leader.node.group), "_sync_cursors", synced.append)
+    monkeypatch.setattr(delivery_hub.DeliveryHub, "sync", synced.append)
     infos: list[Any] = []
 
     def asked() -> None:

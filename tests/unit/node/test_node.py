@@ -22,7 +22,7 @@ from streamd.machine import commands
 from streamd.node.env import SystemEnv
 from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
-from streamd.node.groups.group import Group
+from streamd.node.groups.group import MetaGroup
 from streamd.node.groups.raft_members import GroupStart
 from streamd.node.local_node import LocalNode
 from streamd.node.node_options import NodeOptions
@@ -48,13 +48,13 @@ async def _update_with_a_look_midway(path: Path) -> None:
         await _propose(node, [commands.CREATE_STREAM, 1, old])
         group = node.groups.meta_group
         assert group is not None
-        told = group.on_events
+        told = group.shell.on_events
 
         def look(events: list[tuple[str, dict[str, Any]]]) -> None:
             told(events)
             assert node.streams_for(b"new") == ()  # somebody publishes just now
 
-        group.on_events = look
+        group.shell.on_events = look
         before = node.topology_version
         new = normalise({"name": "S", "subjects": ["new"]}, is_pedantic=False)
         await _propose(node, [commands.UPDATE_STREAM, 2, "S", new])
@@ -392,7 +392,7 @@ def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Pat
         async with _running(tmp_path) as node:
             await _create(node, "A")
             handle = node.streams_for(b"A")[0]
-            backlog = handle.group._backlog
+            backlog = handle.group._intake._backlog
             node.parts.context.wal.hold()
             handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
             await asyncio.sleep(0)
@@ -452,7 +452,9 @@ def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None
             tokens.append(node.parts.cluster.forwarding.relay.expect(row))
             for _ in range(2):  # opened again within the process
                 core = node.parts.meta.member._rafts.make(GroupStart(99, is_memory=True))
-                group = Group(uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0)
+                group = MetaGroup(
+                    uid=99, raft=core, machine=None, blocks=NoBlocks(), snapshot_index=0
+                )
                 contexts.append(group._reads._count)
 
     for _ in range(2):

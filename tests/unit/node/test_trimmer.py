@@ -446,7 +446,7 @@ def test_a_group_removes_what_nobody_wants_once_all_its_members_know_how() -> No
     config = {"durable_name": "C", "ack_policy": "explicit", "deliver_policy": "all"}
     leader.propose([commands.CREATE_CONSUMER, 1, "C", config, "", False])
     leader.publish(100)
-    trimmer = leader.node.group._trimmer
+    trimmer = leader.node.group._maintenance.bulk_delete
     may_remove, trimmer._may_remove = trimmer._may_remove, lambda: False
     leader.propose([commands.DELETE_CONSUMER, 1, "C", 0, "", True])
     leader.pass_time(50)
