@@ -8,7 +8,7 @@ from typing import Any
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.stream_consumers import StreamConsumers
-from streamd.node.stream_groups.bulk_delete import Trimmer
+from streamd.node.stream_groups.bulk_delete import BulkDelete
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -40,7 +40,7 @@ def given_up_and_gone(replace: Replace) -> None:
 
 def never_swept(replace: Replace) -> None:
     """What a reset consumer passes over, or a deleted one alone wanted, stays."""
-    replace(Trimmer, "sweep", lambda trimmer: None)
+    replace(BulkDelete, "sweep", lambda trimmer: None)
 
 
 def lives_forgotten_at_restart(replace: Replace) -> None:

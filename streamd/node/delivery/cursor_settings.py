@@ -11,7 +11,7 @@ _MS = 1_000_000  # ns
 
 @dataclass(slots=True, frozen=True)
 class CursorSettings:
-    """One consumer's config, decoded once per change of it."""
+    """Config of one consumer, decoded once per change of it."""
 
     is_push: bool
     has_acks: bool

@@ -71,7 +71,7 @@ class DeliveryTargets(Protocol):
         """End receivers whose time is over; True if some client was there until then."""
 
     def poll(self, now_ms: int) -> bool:
-        """Do what is due at this time; True if others may get messages by that."""
+        """Run what is due at this time; True if others may get messages by that."""
 
     def next_event_ms(self) -> int:
         """Return when `expire` or `poll` has something to do; 0: never."""
@@ -420,7 +420,7 @@ class PushTarget:
                 self._heartbeat_at_ms = self._host.now_ms() + self._heartbeat_ms
 
     def end_no_waits(self) -> None:
-        """Nobody pulls from a push consumer."""
+        """Leave it: a push consumer has no pulls."""
 
     def ask_for_acks(self) -> None:
         window = self.window

@@ -1,4 +1,4 @@
-"""What a group asks of the store: its blocks, for files and memory alike, or none at all."""
+"""Port of a group to the block store: blocks in files or memory, or none at all."""
 
 from __future__ import annotations
 

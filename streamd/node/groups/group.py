@@ -7,7 +7,7 @@
               | _drain     <-> RaftCore.take() : Ready           |--> writes, send_now
               |    machine.apply, blocks.apply, _after_apply     |--> effects: outcomes, events
               | _poll_role            begin or end as leader     |--> ready_callbacks
-              | MembershipWatch, Checkpoints, Reads, StepDowns   |--> checkpoints, newcomers ...
+              | MembershipWatch, Checkpoints, reads, StepDowns   |--> checkpoints, newcomers ...
               +--------------------------------------------------+
     then: deliver()                  after the outcomes of the turn went out
     then: a snapshot, if one is due  by the monitor, between two turns
@@ -68,7 +68,7 @@ from streamd.node.groups.inbox import (
     Tick,
     WriterAt,
 )
-from streamd.node.groups.linearizable_reads import Reads
+from streamd.node.groups.linearizable_reads import LinearizableReads
 from streamd.node.groups.membership_watch import MembershipWatch
 from streamd.node.groups.step_downs import StepDowns
 from streamd.node.groups.turn import Turn, TurnTime
@@ -96,7 +96,7 @@ class Group(ABC):
         self._proposer = Proposer(raft, self.shell)
         self._is_ready = False
         self._membership = MembershipWatch(raft)
-        self._reads = Reads(raft)
+        self._reads = LinearizableReads(raft)
         self._checkpoints = Checkpoints(raft, machine, self._proposer, self.now)
         self._step_downs = StepDowns(raft, self.shell, self.now)
         # Streams add theirs: any message without a handler is a bug of ours, and fails the group.
@@ -131,7 +131,7 @@ class Group(ABC):
 
     @abstractmethod
     def _after_apply(self, entries: list[Entry], effects: Effects) -> None:
-        """Take note of what was just applied."""
+        """Follow up what was just applied."""
 
     @abstractmethod
     def _on_leader_ready(self) -> None:
@@ -256,7 +256,7 @@ class Group(ABC):
                 return
 
     def _drain_peers(self, turn: Turn, ready: Ready) -> None:
-        """Take what concerns only a group with peers."""
+        """Move what Raft has ready only in a group with peers."""
         if ready.role_changed:
             turn.has_role_changed = True
         if ready.snapshot_wanted is not None:
@@ -346,11 +346,11 @@ class Group(ABC):
         return False
 
     def _undone(self) -> errors.JsError:
-        """What those hear whose request is not in the log, nor will be."""
+        """Return the answer to a request that is not in the log, nor will be."""
         return errors.Unserved()
 
     def _in_doubt(self) -> errors.JsError:
-        """What those hear whose request is in the log, and may be committed or not."""
+        """Return the answer to a request that is in the log, and may be committed or not."""
         return errors.CLUSTER_NOT_AVAIL()
 
     def emit_outcomes(
@@ -368,7 +368,7 @@ class Group(ABC):
         self._turn_out.is_stopping = True
 
     def _on_tick(self, message: Tick) -> None:
-        """Do nothing more: a turn polls every deadline anyway."""
+        """Leave it: a turn polls every deadline anyway."""
         return
 
     def _on_durable(self, message: Durable) -> None:

@@ -26,8 +26,8 @@ class _Asked(NamedTuple):
     asked_ms: int
 
 
-class Reads:
-    """Who reads. Each hears `done`, or `lost` if it can't be known what a reader must see."""
+class LinearizableReads:
+    """Readers of one group. Each hears `done`, or `lost` if nobody can say what it must see."""
 
     def __init__(self, raft: RaftCore) -> None:
         self._raft = raft
@@ -41,7 +41,7 @@ class Reads:
         return bool(self._asked or self._barriers)
 
     def add(self, done: Callback, lost: Callback, at_ms: int) -> bool:
-        """A read begins. False: nobody leads whom one could ask."""
+        """Begin a read. False: no leader is known that could be asked."""
         raft = self._raft
         if raft.log.is_sole:
             self._barriers.append((raft.last_index, done, lost))
@@ -56,7 +56,7 @@ class Reads:
         return True
 
     def answered(self, state: ReadState) -> Callback | None:
-        """The majority's word on one is there. Returns who is lost by it."""
+        """Take the majority's word on a read. Returns the reader that is lost by it."""
         asked = self._asked.pop(state.context, None)
         if asked is None:
             return None
@@ -66,14 +66,14 @@ class Reads:
         return None
 
     def passed(self, applied: Index) -> list[Callback]:
-        """Return who may be answered, for all up to `applied` is applied."""
+        """Return the readers that may be answered, for all up to `applied` is applied."""
         ready = [done for index, done, _ in self._barriers if index <= applied]
         if ready:
             self._barriers = [each for each in self._barriers if each[0] > applied]
         return ready
 
     def overdue(self, now_ms: int) -> list[Callback]:
-        """Return whose question or answer was lost on its way; nobody waits for them any more."""
+        """Release and return the readers whose question or answer was lost on its way."""
         since_ms = now_ms - limits.RAFT_READ_LOST_MS
         lost = []
         while self._asked:
@@ -84,7 +84,7 @@ class Reads:
         return lost
 
     def clear(self) -> list[Callback]:
-        """Return all who wait, and let go of them: this node does not know what they must see."""
+        """Release all readers that wait, and return them: what they must see is not known here."""
         lost = [asked.lost for asked in self._asked.values()]
         lost += [lost for _, _, lost in self._barriers]
         self._asked.clear()
@@ -92,7 +92,7 @@ class Reads:
         return lost
 
     def deadline_ms(self) -> int:
-        """When the oldest is overdue, monotonic ms; 0: none is asked."""
+        """Return when the oldest is overdue, monotonic ms; 0: none is asked."""
         if not self._asked:
             return 0
         return next(iter(self._asked.values())).asked_ms + limits.RAFT_READ_LOST_MS

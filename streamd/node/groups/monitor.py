@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from streamd import limits
 from streamd.node.groups import inbox
+from streamd.node.groups.group import Group
 from streamd.node.groups.inbox import InboxMessage
 from streamd.node.groups.turn import Turn
 from streamd.node.groups.wakeup import DueTurns, Wakeup
+from streamd.node.ports import Clock
 from streamd.raft.messages import Message
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
-if TYPE_CHECKING:
-    from streamd.node.groups.group import Group
-    from streamd.node.ports import Clock
-
 
 class GroupLog(Protocol):
-    """Where a group's entries become durable: the node's WAL, or memory for memory streams."""
+    """Log that makes a group's entries durable: the node's WAL, or memory for memory streams."""
 
     def append(
         self,
@@ -66,7 +64,7 @@ class SnapshotWriter(Protocol):
 
 
 class Monitor:
-    """Runs one group. The same class for the meta group and for every stream."""
+    """Loop of one group: the same class for the meta group and for every stream."""
 
     def __init__(
         self,
@@ -112,22 +110,22 @@ class Monitor:
         return len(self._inbox)
 
     def post(self, message: InboxMessage) -> None:
-        """Put a message in the inbox; the next turn takes it. After the last one nobody would: who
-        waits for an answer is told so."""
+        """Put a message in the inbox; the next turn takes it. After the last turn, a message that
+        wants an answer gets an error."""
         if self._is_done:
             self._group.end([message])
             return
         self._inbox.append(message)
         if len(self._inbox) == 1:
-            self._ring()
+            self._schedule()
 
-    def _ring(self) -> None:
-        if not self._wake.is_rung and not self._is_done:
-            self._due.ring(self._wake)
+    def _schedule(self) -> None:
+        if not self._wake.is_scheduled and not self._is_done:
+            self._due.schedule(self._wake)
 
-    def _answer(self) -> None:
-        if self._wake.is_rung:
-            self._due.answer(self._wake)
+    def _begin_turn(self) -> None:
+        if self._wake.is_scheduled:
+            self._due.begin(self._wake)
 
     @property
     def has_nothing_to_do(self) -> bool:
@@ -148,11 +146,11 @@ class Monitor:
 
     def is_awake(self) -> bool:
         """True if a turn is due."""
-        return self._wake.is_rung and not self._is_done
+        return self._wake.is_scheduled and not self._is_done
 
     def step(self) -> None:
-        """One round of `run`, for who drives monitors without an event loop."""
-        self._answer()
+        """Run one round of `run`, for a driver without an event loop."""
+        self._begin_turn()
         try:
             self._turn()
         except Exception as err:  # noqa: BLE001 - as in `run`
@@ -166,7 +164,7 @@ class Monitor:
         try:
             while not self._is_done:
                 await self._wake.wait()  # the only await in the loop
-                self._answer()
+                self._begin_turn()
                 self._turn()
         except Exception as err:  # noqa: BLE001 - whatever it was, it ends this group and no other
             self._end(err)
@@ -175,7 +173,7 @@ class Monitor:
 
     def _end(self, err: Exception | None) -> None:
         self._is_done = True
-        self._answer()
+        self._begin_turn()
         if self._timer is not None:
             self._timer.cancel()
         if err is not None:
@@ -208,12 +206,12 @@ class Monitor:
             # The last turn of this round, so nothing else would share the sync. What was sent to
             # peers leaves first: it does when the round is over, and then the log is written too.
             self._log.flush()
-            if self._wake.is_rung:  # and it is written: go on with what waited for that
-                self._answer()
+            if self._wake.is_scheduled:  # and it is written: go on with what waited for that
+                self._begin_turn()
                 self._pass()
         group = self._group
         if group.deliver() or self._has_more:
-            self._ring()
+            self._schedule()
         if self._snapshot_due():
             self._do_snapshot()
         if self._is_stopping and not self._is_saving:
@@ -249,7 +247,7 @@ class Monitor:
         return turn
 
     def _emit(self, turn: Turn) -> None:
-        """Hand outcomes to whoever waits and events to the announcer; after apply only (I5)."""
+        """Hand outcomes to clients that wait and events to the announcer; after apply only (I5)."""
         effects = turn.effects
         if effects.outcomes or turn.ready_callbacks:
             self._group.emit_outcomes(effects.outcomes, turn.ready_callbacks)

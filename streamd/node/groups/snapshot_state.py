@@ -48,7 +48,7 @@ def _part(body: bytes) -> bytes:
 
 
 def _parts(blob: bytes) -> tuple[list[bytes], int]:
-    """What comes before the machine's bytes, and where these begin."""
+    """Return the parts before the machine's bytes, and where these begin."""
     parts: list[bytes] = []
     at = 0
     while len(parts) < 2 and blob[at : at + 1] == _MARK:

@@ -1,4 +1,4 @@
-"""Who writes snapshots: given to a group's monitor and to nobody else."""
+"""Writers of snapshots: given to a group's monitor and to nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Wakeup`: a group has something to do. Like an event, but fair to others on the loop."""
+"""Wakeups of groups that have something to do: like an event, but fair to others on the loop."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from streamd import limits
 
 
 class Wakeup:
-    """Rung by anybody on the loop, waited for by one. For hot paths: what is asked most often,
-    `is_rung`, is a plain attribute."""
+    """Signal to one monitor, given by anybody on the loop. For hot paths: what is asked most often,
+    `is_scheduled`, is a plain attribute."""
 
-    __slots__ = ("_since", "_waiter", "is_next", "is_rung")
+    __slots__ = ("_since", "_waiter", "is_next", "is_scheduled")
 
     def __init__(self) -> None:
-        self.is_rung = False
+        self.is_scheduled = False
         self.is_next = False  # of many (see DueTurns), its turn is one of the next
         self._since = 0.0  # when the loop last came here; monotonic, s
         self._waiter: asyncio.Future[None] | None = None
 
-    def ring(self) -> bool:
-        """Wake who waits, or who is about to; True if somebody waits."""
-        self.is_rung = True
+    def schedule(self) -> bool:
+        """Wake the monitor that waits, or is about to; True if it waits."""
+        self.is_scheduled = True
         return self.release()
 
     def release(self) -> bool:
-        """Let who waits go on; False if nobody does, or may already."""
+        """Let the monitor go on; False if it does not wait, or may already."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return False
@@ -35,14 +35,15 @@ class Wakeup:
         return True
 
     def clear(self) -> None:
-        """What it rang for is seen to."""
-        self.is_rung = False
+        """Mark the turn as begun."""
+        self.is_scheduled = False
 
     async def wait(self) -> None:
-        """Return once it was rung. If it is ringing already: at once, as long as who waits has not
-        had the loop for longer than its share; then others on the loop go first. (An asyncio.Event
-        that is set always returns at once, so who always has more to do keeps the loop.)"""
-        if self.is_rung:
+        """Return once a turn is scheduled. If one is already: at once, as long as the caller has
+        not had the loop for longer than its share; then others on the loop go first. (An
+        asyncio.Event that is set always returns at once, so a task that always has more to do
+        keeps the loop.)"""
+        if self.is_scheduled:
             if time.monotonic() - self._since >= limits.LOOP_SHARE_S:
                 await asyncio.sleep(0)
                 self._since = time.monotonic()
@@ -70,27 +71,27 @@ class DueTurns:
         self._next_count = 0
         self._waiting: deque[Wakeup] = deque()
 
-    def ring(self, wakeup: Wakeup) -> None:
-        """Have who waits for `wakeup`, which is not rung, take its turn soon."""
+    def schedule(self, wakeup: Wakeup) -> None:
+        """Schedule the turn of the monitor of `wakeup`, which has none scheduled."""
         self.count += 1
         if self._next_count >= limits.LOOP_TURNS_MAX:
-            wakeup.is_rung = True  # who comes by without having waited goes on, as ever
+            wakeup.is_scheduled = True  # a monitor that did not wait goes on, as ever
             self._waiting.append(wakeup)
-        elif wakeup.ring():  # who does not wait yet keeps nobody from going on
+        elif wakeup.schedule():  # one that does not wait yet keeps nobody from going on
             self._next_count += 1
             wakeup.is_next = True
 
-    def answer(self, wakeup: Wakeup) -> None:
-        """It takes the turn for which `wakeup` rang, or none ever: one that waits is next."""
+    def begin(self, wakeup: Wakeup) -> None:
+        """Mark the turn of `wakeup` as begun, or never to come: another that waits is next."""
         self.count -= 1
-        wakeup.is_rung = False
+        wakeup.is_scheduled = False
         if not wakeup.is_next:
             return
         wakeup.is_next = False
         waiting = self._waiting
         while waiting:
             other = waiting.popleft()
-            if other.is_rung and not other.is_next and other.release():
+            if other.is_scheduled and not other.is_next and other.release():
                 other.is_next = True
                 return
         self._next_count -= 1

@@ -31,8 +31,8 @@ _SEQ_HEAD = b"\r\nNats-Batch-Sequence: "
 
 
 class BatchBudget:
-    """What batches may take, and how many more may wait at once in the whole server, with how much
-    in memory; shared by its streams' stagers."""
+    """Budget of a server's batches: how many more may wait at once, with how much in memory, and
+    what each may take. Shared by its streams' stagers."""
 
     def __init__(self, allowed: BatchLimits = _AS_USUAL) -> None:
         self.left = allowed.per_server_max or limits.BATCHES_PER_SERVER_MAX

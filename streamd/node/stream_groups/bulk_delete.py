@@ -26,8 +26,8 @@ from streamd.types import Seq
 Done = Callable[[Any], object]
 
 
-class Trimmed:
-    """What became of a command whose messages left in steps. `removed` went before it."""
+class SteppedOutcome:
+    """Outcome of a command whose messages left in steps: `removed` of them went before it."""
 
     __slots__ = ("_done", "_removed")
 
@@ -42,7 +42,7 @@ class Trimmed:
 
 
 def _undone(outcome: Any, removed: int) -> Any:
-    """A refusal as it is told: what has begun is not to be asked for again as if it had not."""
+    """Return a refusal as it is told: a removal that has begun is not to be repeated as if not."""
     if removed and isinstance(outcome, errors.Unserved):
         return errors.CLUSTER_NOT_AVAIL()
     return outcome
@@ -59,8 +59,8 @@ class _Job:
         self.removed = 0
 
 
-class Trimmer:
-    """One stream's, while this node leads it. One job after another, sweeps behind all others."""
+class BulkDelete:
+    """Large removals of one stream, while this node leads it: one after another, sweeps last."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Trimmer:
 
     def takes(self, command: Command, done: Done | None, now_ns: int) -> bool:
         """True if `command` takes out so much that it has to wait here. It is proposed by and by,
-        with a `Trimmed` for `done`."""
+        with a `SteppedOutcome` for `done`."""
         if command[0] not in (commands.PURGE, commands.CONFIGURE):
             return False
         job = _Job(command, done)
@@ -125,7 +125,7 @@ class Trimmer:
             self._wake()
 
     def stop(self) -> list[Done]:
-        """This node leads no more, or the stream is gone. Returns who has to hear of it."""
+        """End all jobs: this node leads no more, or the stream is gone. Returns their callbacks."""
         waiting = [job.done for job in self._jobs if job.done is not None]
         self._jobs.clear()
         self.is_due = self.owes_sweep = False
@@ -142,7 +142,7 @@ class Trimmer:
                 return
             self._jobs.popleft()
             if job.command is not None:
-                self._propose(job.command, Trimmed(job.done, job.removed))
+                self._propose(job.command, SteppedOutcome(job.done, job.removed))
 
     def _step(self, job: _Job) -> list[Seq]:
         if job.search is None:

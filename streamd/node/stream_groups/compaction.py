@@ -1,4 +1,4 @@
-"""Which blocks of a stream hold so little that is live that one should take their place.
+"""Compaction of blocks that hold so little that is live that one should take their place.
 
 Asked by the group of the stream's leader only. What is chosen here is a matter of cost, never of
 correctness: the entry that is proposed says it all, and is void if the blocks are others by then.
@@ -22,8 +22,8 @@ Propose = Callable[[list[int], list[Seq], bytes, Callable[[Any], None]], None]
 """(block_nos, ranges, records, done): propose a REWRITE; `done` with its outcome."""
 
 
-class Rewriter:
-    """One stream's, while this node leads it. At most one rewrite is under way."""
+class Compaction:
+    """Rewrites of one stream's blocks, while this node leads it: at most one is under way."""
 
     def __init__(
         self,

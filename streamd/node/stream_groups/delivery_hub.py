@@ -73,7 +73,7 @@ class DeliveryHub:
         self.decode_fields: Callable[[bytes, int], Fields] = decode_fields
         self._reader = reader
         self._proposals = proposals
-        self._advisories = advisories
+        self.advisories = advisories
         self._shell = shell
         self._now = now
         self._wires = wires
@@ -86,7 +86,7 @@ class DeliveryHub:
         self._wakes = CursorWakes()
         self._watches: dict[Cursor, object] = {}
         self._planning: Cursor | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     # --- planning ---------------------------------------------------------------------------
 
@@ -126,20 +126,20 @@ class DeliveryHub:
         return bool(self._dirty)
 
     def flush_acks(self) -> None:
-        """Have the acks that clients sent in this turn proposed."""
+        """Propose the acks that clients sent in this turn."""
         for cursor in self._acked:
             cursor.flush()
         self._acked.clear()
 
     def flush(self) -> None:
-        """Have all proposed that cursors hold back, positions too."""
+        """Propose all that cursors hold back, positions too."""
         for cursor in (*self._acked, *self._positioned):
             cursor.flush()
         self._acked.clear()
         self._positioned.clear()
 
     def flush_all(self) -> None:
-        """Have all proposed that any cursor collected: the last turn logs it."""
+        """Propose all that any cursor collected: the last turn logs it."""
         for cursor in self._cursors.values():
             cursor.flush()
 
@@ -153,7 +153,7 @@ class DeliveryHub:
     def sync(self) -> None:
         """Begin cursors that are missing, and end those whose consumer is."""
         consumers = self.machine.consumers_by_uid
-        if self._is_closed or consumers.keys() == self._cursors.keys():
+        if self.is_closed or consumers.keys() == self._cursors.keys():
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
             self._drop(self._cursors[uid], b"409 Consumer Deleted")
@@ -163,7 +163,7 @@ class DeliveryHub:
     def begin(self, uid: Uid) -> None:
         """Begin the cursor of the consumer `uid`, if it is there, and new."""
         consumer = self.machine.consumers_by_uid.get(uid)
-        if consumer is None or uid in self._cursors or self._is_closed:
+        if consumer is None or uid in self._cursors or self.is_closed:
             return
         cursor = Cursor(consumer, self)
         self._cursors[uid] = cursor
@@ -191,7 +191,7 @@ class DeliveryHub:
 
     def close(self) -> None:
         """End all cursors for good."""
-        self._is_closed = True
+        self.is_closed = True
         self.end_all(b"409 Consumer Deleted")
 
     def _drop(self, cursor: Cursor, status: bytes) -> None:
@@ -247,11 +247,11 @@ class DeliveryHub:
         return len(self._cursors) <= _FEW_CURSORS
 
     def wake_all(self) -> None:
-        """Have all cursors plan."""
+        """Wake all cursors: each plans once."""
         self._dirty |= dict.fromkeys(self._cursors.values())
 
     def wake_interested(self, subjects: list[bytes]) -> None:
-        """Have the cursors plan whose consumers want messages on these subjects."""
+        """Wake the cursors whose consumers want messages on these subjects."""
         interest = self.machine.interest()
         for wanting in (interest.of_all, interest.filtered(subjects)):
             for consumer in wanting:
@@ -291,7 +291,7 @@ class DeliveryHub:
             self._dirty[cursor] = None
 
     def on_drained(self, message: Drained) -> None:
-        """Have the cursors plan that waited for a congested client: one of those reads again."""
+        """Wake the cursors that waited for a congested client: one of those reads again."""
         self._dirty |= self._held_back
         self._held_back.clear()
 
@@ -311,7 +311,7 @@ class DeliveryHub:
             self._dirty[cursor] = None
 
     def on_read(self, message: ChunkRead) -> None:
-        """Have the cursor plan that waited for a block read."""
+        """Wake the cursor that waited for a block read."""
         cursor = message.cursor
         if self._cursors.get(cursor.consumer.uid) is cursor:
             self._dirty[cursor] = None
@@ -362,7 +362,7 @@ class DeliveryHub:
             self._wires.unwatch(token)
 
     def advise(self, kind: str, fields: dict[str, Any]) -> None:
-        self._advisories.events.append((kind, fields))
+        self.advisories.events.append((kind, fields))
 
     def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:
         self._wakes.set(monotonic_ms, cursor)

@@ -110,7 +110,7 @@ class Relay:
         return row, [replies[one] if isinstance(one, int) else one for one in part]
 
     def finish(self, token: int, part: list[bytes] | list[int] | None) -> None:
-        """That part of a chunk is over."""
+        """Wait no more for that part of a chunk."""
         if part is not None:
             answered = self._answered.setdefault(token, [])
             answered += part
@@ -119,7 +119,7 @@ class Relay:
         self._forget(token)
 
     def on_down(self, node_id: NodeId) -> None:
-        """What that node was asked gets no answer any more."""
+        """Wait no more for that node: it answers nothing any more."""
         for token in [token for token, row in self._waiting.items() if row.leader == node_id]:
             row = self._waiting[token]
             if row.chunk.msgs:

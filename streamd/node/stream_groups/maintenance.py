@@ -19,8 +19,8 @@ from streamd.node.groups.group_shell import GroupShell, Proposer
 from streamd.node.groups.inbox import Propose, Tick
 from streamd.node.groups.turn import Turn, TurnTime
 from streamd.node.integrity.unreadable import Unreadable
-from streamd.node.stream_groups.bulk_delete import Trimmer
-from streamd.node.stream_groups.compaction import Rewriter
+from streamd.node.stream_groups.bulk_delete import BulkDelete
+from streamd.node.stream_groups.compaction import Compaction
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import BlockReadable, UnreadableFound
 from streamd.types import Seq
@@ -53,14 +53,14 @@ class Maintenance:
         self._is_snapshot_wanted = False  # in this turn
         self._expiry_at_ns = 0  # 0: not looked up since something changed
         self._is_expiry_proposed = False
-        self._compaction = Rewriter(
+        self._compaction = Compaction(
             machine.index,
             blocks,
             self._propose_rewrite,
             may_rewrite=lambda: all_know("rewrites"),
             wake=self._wake,
         )
-        self.bulk_delete = Trimmer(
+        self.bulk_delete = BulkDelete(
             machine,
             propose=lambda command, done: shell.post(Propose(command, done, is_forced=False)),
             may_remove=lambda: all_know("removes"),
@@ -83,7 +83,7 @@ class Maintenance:
     # --- the turn ---------------------------------------------------------------------------
 
     def poll(self, turn: Turn, *, is_ready: bool, has_unsaved: bool) -> None:
-        """Do what is due. `has_unsaved`: a snapshot would cover something new."""
+        """Run what is due. `has_unsaved`: a snapshot would cover something new."""
         now = self._now
         if is_ready:
             self._poll_expiry(turn)

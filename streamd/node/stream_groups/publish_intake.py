@@ -222,7 +222,7 @@ class PublishIntake:
         return held
 
     def _hold_collected(self) -> None:
-        """What was collected and can't be proposed now waits, before what came later."""
+        """Hold what is collected and can't be proposed now, before what came later."""
         if not self._msgs:
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0

@@ -56,7 +56,7 @@ from streamd.node.groups.turn import Turn
 from streamd.node.integrity.unreadable import Unreadable
 from streamd.node.ports import Wires
 from streamd.node.stream_groups import stream_inbox
-from streamd.node.stream_groups.bulk_delete import Trimmed
+from streamd.node.stream_groups.bulk_delete import SteppedOutcome
 from streamd.node.stream_groups.consumer_proposals import ConsumerProposals, CursorTag
 from streamd.node.stream_groups.delivery_hub import Advisories, DeliveryHub
 from streamd.node.stream_groups.maintenance import Maintenance
@@ -79,7 +79,7 @@ _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MS
 
 
 class StreamGroup(Group):
-    """One stream with its consumers, on a node that may lead it."""
+    """Group of one stream with its consumers, on a node that may lead it."""
 
     machine: StreamMachine
 
@@ -114,7 +114,7 @@ class StreamGroup(Group):
             has_room=bounds.has_room,
             all_know=all_know,
         )
-        advisories = self._advisories = Advisories()
+        advisories = Advisories()
         proposals = ConsumerProposals(raft, now, maintenance.bulk_delete.lightened)
         reader = MessageReader(blocks, maintenance.unreadable, shell, hooks, now)
         hub = self._hub = DeliveryHub(
@@ -138,7 +138,6 @@ class StreamGroup(Group):
             reclaim=maintenance.reclaim,
         )
         self._proposals = proposals
-        self._is_closed = False
         self._is_gone = False  # closed, because the stream is
         self._handlers |= {
             stream_inbox.Publish: intake.on_publish,
@@ -176,18 +175,18 @@ class StreamGroup(Group):
         turn = super().turn(now_ms, now_ns, inbox)
         has_unsaved = self.machine.applied > self.snapshot_index
         self._maintenance.poll(turn, is_ready=self._is_ready, has_unsaved=has_unsaved)
-        if self._advisories.events:
-            turn.effects.events.extend(self._advisories.clear())
+        if self._hub.advisories.events:
+            turn.effects.events.extend(self._hub.advisories.clear())
         return turn
 
     def deliver(self) -> bool:
-        """Have cursors send what is stored now; True if there is more to send at once."""
+        """Let cursors send what is stored now; True if there is more to send at once."""
         hub = self._hub
         if not hub.has_dirty or self.raft.is_handing_over:  # what is sent could not be logged
             return False
         is_more = hub.deliver()
-        if self._advisories.events:
-            self.emit_events(self._advisories.clear())
+        if self._hub.advisories.events:
+            self.emit_events(self._hub.advisories.clear())
         return is_more or self._proposals.is_forced
 
     def deadline_ms(self) -> int:
@@ -255,14 +254,14 @@ class StreamGroup(Group):
     def _on_propose(self, message: Propose) -> None:
         self._propose_all()  # what happened before comes before, and its answer shows it
         command, done = message.command, message.done
-        if self._is_closed:
+        if self._hub.is_closed:
             if done is not None:
                 done(self._undone())
             return
         bulk_delete = self._maintenance.bulk_delete
         if command[0] == commands.DELETE_CONSUMER:
             message.command = bulk_delete.lightened(command, self.now.ms)
-        elif self._is_ready and type(done) is not Trimmed:
+        elif self._is_ready and type(done) is not SteppedOutcome:
             if bulk_delete.takes(command, done, self.now.ns):
                 return
         last = self.raft.last_index
@@ -360,7 +359,6 @@ class StreamGroup(Group):
     def delete(self, *, is_gone: bool = False) -> None:
         """Close: the stream is gone, or broken here, fetched anew, or elsewhere by now. Cursors
         tell their clients and end."""
-        self._is_closed = True
         self._is_gone |= is_gone
         self._intake.close()
         for done in self._maintenance.bulk_delete.stop():

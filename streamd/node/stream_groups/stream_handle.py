@@ -115,12 +115,12 @@ class LocalStream:
         self._post(stream_inbox.UnreadableFound(block_no, seqs, reason))
 
     def report_whole(self, block_no: int) -> None:
-        """All of a block could be read."""
+        """Report that the whole of a block could be read."""
         self._post(stream_inbox.BlockReadable(block_no))
 
 
 class _Read:
-    """One `LocalStream.read` under way."""
+    """A `LocalStream.read` under way."""
 
     def __init__(
         self,

@@ -76,14 +76,14 @@ def test_a_busy_group_yields_when_its_share_is_over(
                 await wakeup.wait()
                 wakeup.clear()
                 seen.append(f"turn {number}")
-                wakeup.ring()
+                wakeup.schedule()
                 loop.call_soon(seen.append, "others")
 
         working = loop.create_task(take_turns())
         await asyncio.sleep(0)
         assert not seen
-        wakeup.ring()
-        wakeup.ring()
+        wakeup.schedule()
+        wakeup.schedule()
         await working
         return seen
 
@@ -101,7 +101,7 @@ def test_a_waiting_group_may_be_cancelled() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        wakeup.ring()
+        wakeup.schedule()
         await wakeup.wait()
 
     asyncio.run(asyncio.wait_for(run(), 10))
@@ -127,22 +127,22 @@ def test_the_turns_of_many_groups_leave_the_loop_to_others_in_between(
             again = more if number % 5 == 0 else 0
             for left in range(again, -1, -1):
                 await wakeups[number].wait()
-                due.answer(wakeups[number])
+                due.begin(wakeups[number])
                 seen.append((rounds, number))
                 if left:
-                    due.ring(wakeups[number])
+                    due.schedule(wakeups[number])
 
         async with asyncio.TaskGroup() as tasks:
             for number in range(50):
                 tasks.create_task(take_turns(number))
             await asyncio.sleep(0)  # a round of the loop: all of them wait now
             for wakeup in wakeups:
-                due.ring(wakeup)
+                due.schedule(wakeup)
             while len(seen) < 50 + 10 * more:
                 rounds += 1
                 await asyncio.sleep(0)  # one round, which is what is counted
         assert due.count == 0
-        assert not any(wakeup.is_rung for wakeup in wakeups)
+        assert not any(wakeup.is_scheduled for wakeup in wakeups)
 
     asyncio.run(asyncio.wait_for(run(), 10))
     first = list(dict.fromkeys(number for _, number in seen))
@@ -165,18 +165,18 @@ def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
         async def take_turn(number: int) -> None:
             await wakeups[number].wait()
             had.append(number)
-            due.answer(wakeups[number])
+            due.begin(wakeups[number])
 
         waiting = [loop.create_task(take_turn(number)) for number in range(len(wakeups))]
         await asyncio.sleep(0)  # a round of the loop: all of them wait now
         for wakeup in wakeups:
-            due.ring(wakeup)
+            due.schedule(wakeup)
         ended = [0, 1, bound, bound + 1]
         for number in ended:
             waiting[number].cancel()
-            due.answer(wakeups[number])
-        due.ring(wakeups[bound])
-        due.answer(wakeups[bound])
+            due.begin(wakeups[number])
+        due.schedule(wakeups[bound])
+        due.begin(wakeups[bound])
         await asyncio.wait(waiting)
         assert had == [number for number in range(len(wakeups)) if number not in ended]
         assert due.count == 0
@@ -194,13 +194,13 @@ def test_a_group_that_does_not_run_yet_keeps_nobody_from_going_on() -> None:
 
         async def wait(wakeup: Wakeup) -> None:
             await wakeup.wait()
-            due.answer(wakeup)
+            due.begin(wakeup)
 
         for wakeup in early:
-            due.ring(wakeup)
+            due.schedule(wakeup)
         waiting = asyncio.create_task(wait(other))
         await asyncio.sleep(0)  # a round of the loop: it waits now
-        due.ring(other)
+        due.schedule(other)
         await waiting
         for wakeup in early:
             await wait(wakeup)

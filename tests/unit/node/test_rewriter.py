@@ -1,4 +1,4 @@
-"""`Rewriter`: which blocks it chooses, when, and what becomes of what it asked for."""
+"""`Compaction`: which blocks it chooses, when, and what becomes of what it asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.base import REWRITTEN
 from streamd.machine.indexes.columns import ColumnsCache
-from streamd.node.stream_groups.compaction import Rewriter
+from streamd.node.stream_groups.compaction import Compaction
 from tests.unit.machine.box import Box
 
 BLOCK_BYTES = 4096
@@ -50,7 +50,7 @@ class World:
         self.is_allowed = True
         self.now_ms = 1000
         self.woken = 0
-        self.rewriter = Rewriter(
+        self.rewriter = Compaction(
             self.box.machine.index,
             self.blocks,  # type: ignore[arg-type]
             self.propose,

@@ -1,4 +1,4 @@
-"""`Trimmer`: large removals in steps end as the command alone would have ended."""
+"""`BulkDelete`: large removals in steps end as the command alone would have ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.node.groups import inbox
-from streamd.node.stream_groups.bulk_delete import Trimmed, Trimmer
+from streamd.node.stream_groups.bulk_delete import BulkDelete, SteppedOutcome
 from tests.unit.machine.box import Box
 from tests.unit.node.test_refused_proposals import Leader
 
@@ -33,7 +33,7 @@ class World:
         self.queue: list[tuple[list[Any], Callable[[Any], None]]] = []
         self.removals: list[list[int]] = []
         self.steps = 0
-        self.trimmer = Trimmer(
+        self.trimmer = BulkDelete(
             self.box.machine,
             lambda command, done: self.queue.append((command, done)),
             lambda: self.is_known,
@@ -405,8 +405,8 @@ def test_whoever_waits_hears_that_this_node_leads_no_more() -> None:
 def test_of_an_outcome_only_a_count_is_added_to() -> None:
     heard: list[Any] = []
     for outcome in (4, True, "other"):
-        Trimmed(heard.append, 3)(outcome)
-    Trimmed(None, 3)(4)
+        SteppedOutcome(heard.append, 3)(outcome)
+    SteppedOutcome(None, 3)(4)
     assert heard == [7, True, "other"]
 
 
