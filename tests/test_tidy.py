@@ -52,7 +52,13 @@ ALLOWED_LINKS = {
 
 PURE = ("raft", "machine", "protocol")
 PURE_FILES = (
-    "node/groups/group.py", "node/groups/block_port.py", "node/catchup/fetch.py",
+    "node/groups/group.py", "node/groups/turn.py", "node/groups/group_shell.py",
+    "node/groups/inbox.py", "node/groups/checkpoints.py", "node/groups/membership_watch.py",
+    "node/groups/step_downs.py", "node/groups/block_port.py", "node/catchup/fetch.py",
+    "node/delivery/cursor.py", "node/delivery/pending_state.py", "node/delivery/sender.py",
+    "node/delivery/client_requests.py", "node/delivery/delivery_targets.py",
+    "node/stream_groups/publish_intake.py", "node/stream_groups/delivery_hub.py",
+    "node/stream_groups/maintenance.py", "node/stream_groups/stream_group.py",
     "net/client/session.py", "net/client/profile.py",
     "store/blocks/record_format.py", "store/blocks/footer.py", "store/blocks/block_codec.py",
 )  # fmt: skip
