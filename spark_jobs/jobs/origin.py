@@ -109,8 +109,8 @@ class Origin:
 
     def _view(self) -> StreamView:
         """The replica that the data source reads. Raises JobError."""
-        from spark_jobs.client.options import ReadOptions
         from spark_jobs.source.offline import open_best
+        from spark_jobs.source.read_options import ReadOptions
         from streamd.errors import StreamdError
 
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_jobs.client.options import ReadOptions
 from spark_jobs.client.wire import ApiError, Wire, WireError
 from spark_jobs.source.online_read import filters_of
+from spark_jobs.source.read_options import ReadOptions
 
 _CONSUMER_NOT_FOUND: Final = 10014
 

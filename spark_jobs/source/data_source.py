@@ -8,7 +8,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_jobs import schema as columns_of_streams
-from spark_jobs.client.options import OptionError, ReadOptions
+from spark_jobs.client.options import OptionError
+from spark_jobs.source.read_options import ReadOptions
 from spark_jobs.worker import quiet_broken_pipes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ quiet_broken_pipes()  # Spark imports this module in each process that plans or 
 class StreamdDataSource(DataSource):
     """A stream of a server, or of data directories when option `path` is given.
 
-    Options: spark_jobs/client/options.py. Readers and writers are imported when they are asked for.
+    Options: read_options.py. Readers and writers are imported when they are asked for.
     """
 
     @classmethod

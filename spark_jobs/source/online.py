@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from spark_jobs.client.options import ANY, LATEST, LEADER, SEQ_MAX, OptionError, ReadOptions
+from spark_jobs.client.options import SEQ_MAX, OptionError
 from spark_jobs.client.stream_facts import DataLost, StreamFacts, seq_at_time, stream_facts
 from spark_jobs.client.wire import Wire, with_retries
 from spark_jobs.source.online_last import LastPerSubjectRead
 from spark_jobs.source.online_pushdown import SeqFilters
 from spark_jobs.source.online_read import RangeRead, filters_of, first_server
+from spark_jobs.source.read_options import ANY, LATEST, LEADER, ReadOptions
 from spark_jobs.worker import settle
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.client.options import ReadOptions
 from spark_jobs.client.stream_facts import StreamFacts, next_seq
 from spark_jobs.client.wire import Msg, Wire, WireError, WireTimeout
 from spark_jobs.client.wire_parser import header
 from spark_jobs.source.online_frames import Rows
+from spark_jobs.source.read_options import ReadOptions
 from streamd.subjects import Matcher
 
 BATCH_BYTES: Final = 4 * 1024 * 1024

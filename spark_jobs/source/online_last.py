@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.client.options import ReadOptions
 from spark_jobs.client.stream_facts import same_stream
 from spark_jobs.client.wire import ApiError, Wire, WireError, lent
 from spark_jobs.source import online_read
@@ -24,6 +23,7 @@ from spark_jobs.source.online_read import (
     check_status,
     receive,
 )
+from spark_jobs.source.read_options import ReadOptions
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark_jobs.client.options import SEQ_MAX, ReadOptions
+from spark_jobs.client.options import SEQ_MAX
 from spark_jobs.sink.ledger import is_ledger
+from spark_jobs.source.read_options import ReadOptions
 from streamd.subjects import Matcher, is_valid_literal
 
 SUBJECTS_MAX: Final = 100  # filters of one consumer; a longer list is left to Spark

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.client.options import ANY, LEADER, ReadOptions
 from spark_jobs.client.stream_facts import DataLost, StreamFacts, next_seq, same_stream
 from spark_jobs.client.wire import (
     ApiError,
@@ -32,6 +31,7 @@ from spark_jobs.client.wire import (
 from spark_jobs.source.online_columns import batch_of
 from spark_jobs.source.online_direct import direct_rows
 from spark_jobs.source.online_frames import Frames, Rows
+from spark_jobs.source.read_options import ANY, LEADER, ReadOptions
 
 PULL_BYTES: Final = 4 * 1024 * 1024  # asked for at once: fits into the sockets' buffers
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # of payloads and headers in one Arrow batch, about

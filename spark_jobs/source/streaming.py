@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs.client.options import LATEST, OptionError, ReadOptions
+from spark_jobs.client.options import OptionError
 from spark_jobs.client.stream_facts import (
     DataLost,
     StreamChanged,
@@ -36,6 +36,7 @@ from spark_jobs.client.wire import Wire, WireError, with_retries
 from spark_jobs.source.ack_consumer import move_consumer
 from spark_jobs.source.online import SeqRange, read_range, split
 from spark_jobs.source.online_read import GIVES_UP_S, first_server
+from spark_jobs.source.read_options import LATEST, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

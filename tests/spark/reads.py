@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jobs.client.options import ReadOptions
 from spark_jobs.schema import arrow_schema, spark_schema
 from spark_jobs.source.offline import make_reader
+from spark_jobs.source.read_options import ReadOptions
 
 Row = dict[str, Any]
 

@@ -307,7 +307,7 @@ def test_memory_is_bounded_by_blocks_not_by_the_stream(server: SparkTestServer) 
     code = (
         "import resource, sys\n"
         "from spark_jobs.source.offline import make_reader\n"
-        "from spark_jobs.client.options import ReadOptions\n"
+        "from spark_jobs.source.read_options import ReadOptions\n"
         "from spark_jobs.schema import SCHEMA\n"
         "options = ReadOptions.parse({'path': sys.argv[1], 'stream': 'S'})\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"

@@ -227,8 +227,8 @@ def test_pushed_filters_leave_out_blocks(filled: SparkTestServer) -> None:
 
     from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, LessThan, LessThanOrEqual
 
-    from spark_jobs.client.options import ReadOptions
     from spark_jobs.source.offline import PushdownReader
+    from spark_jobs.source.read_options import ReadOptions
 
     every = read_rows(filled.store_dir, "S")
 

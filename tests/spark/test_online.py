@@ -15,13 +15,14 @@ from pyspark.sql.datasource import In
 
 from benchmarks.cluster import ClusterProcess
 from spark_jobs.client import wire as wires
-from spark_jobs.client.options import OptionError, ReadOptions
+from spark_jobs.client.options import OptionError
 from spark_jobs.client.stream_facts import DataLost, StreamChanged, rfc3339
 from spark_jobs.client.wire import ApiError, WireError, WireLost
 from spark_jobs.schema import COLUMNS, spark_schema
 from spark_jobs.source import online_read
 from spark_jobs.source.online import SeqRange, make_reader, partition_count, plan, read_range, split
 from spark_jobs.source.online_frames import Frames
+from spark_jobs.source.read_options import ReadOptions
 from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer, flood, frame_of
 from tests.wire import Wire as PlainWire

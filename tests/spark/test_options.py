@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_jobs.client.options import ConnectOptions, OptionError, ReadOptions
+from spark_jobs.client.options import ConnectOptions, OptionError
 from spark_jobs.schema import (
     ARROW_SCHEMA,
     COLUMNS,
@@ -20,6 +20,7 @@ from spark_jobs.schema import (
     parse_headers,
     spark_schema,
 )
+from spark_jobs.source.read_options import ReadOptions
 
 
 def parse(**options: str) -> ReadOptions:

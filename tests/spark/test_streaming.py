@@ -21,10 +21,11 @@ from pyspark.sql.streaming.datasource import (
 
 from benchmarks.cluster import ClusterProcess
 from spark_jobs.client import wire as wires
-from spark_jobs.client.options import OptionError, ReadOptions
+from spark_jobs.client.options import OptionError
 from spark_jobs.client.stream_facts import DataLost, StreamChanged, rfc3339
 from spark_jobs.client.wire import WireError
 from spark_jobs.schema import spark_schema
+from spark_jobs.source.read_options import ReadOptions
 from spark_jobs.source.streaming import StreamdStreamReader, grid, make_stream_reader
 from streamd.machine.rfc3339 import parse_ns
 from tests.parity.runner import ours_binary
