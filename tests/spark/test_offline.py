@@ -246,6 +246,8 @@ def test_reads_beside_a_server_that_publishes_and_deletes(server: SparkTestServe
     assert not failures
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_idle_stream_is_read_every_time_beside_a_busy_one(
     spark: Any, server: SparkTestServer
 ) -> None:
