@@ -155,7 +155,7 @@ class Consumer:
 
     @property
     def next_sseq(self) -> Seq:
-        """Where the search for the next new message begins."""
+        """Return the seq at which the search for the next new message begins."""
         return self.remaining.next_sseq
 
     @property

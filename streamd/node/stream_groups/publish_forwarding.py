@@ -32,7 +32,7 @@ class _Kept(NamedTuple):
 
 
 class _Route:
-    """One stream's publishes."""
+    """Publishes of one stream that wait for its leader, or for the answers of its leader."""
 
     __slots__ = ("floor", "given_back", "kept", "leader", "sent_count")
 
@@ -110,7 +110,8 @@ class PublishForwarding:
     def on_given_back(
         self, token: int, part: list[int] | list[bytes] | None, msgs: list[Msg]
     ) -> None:
-        """Who leads no more did not take what was sent under `token`, or that part of it."""
+        """Send again the publishes that a former leader did not take: those sent under `token`, or
+        one part of them."""
         found = self.relay.part_of(token, part)
         if found is None:
             return
@@ -125,8 +126,8 @@ class PublishForwarding:
         self.relay.finish(token, part)
 
     def _on_lost(self, token: int, row: Relayed, places: list[int]) -> None:
-        """These of a chunk's messages were with a leader that is gone, which may have stored them:
-        the next one finds out, by their ids, unless it may have forgotten them."""
+        """Send again the messages of a chunk that were with a leader that is gone. That leader may
+        have stored them: the next one finds out by their ids, unless it may have forgotten ids."""
         chunk = row.chunk
         route = self._routes.get(row.uid)
         if route is None or self._is_closed or token <= route.floor:
