@@ -425,7 +425,8 @@ def _health(
 def _serve_peers(base: Base, parts: NodeParts) -> None:
     """Fill the table of calls and notes of peers."""
     integrity, cluster, recovery = parts.integrity, parts.cluster, parts.recovery
-    forwarded = ForwardedRequests(base.groups, base.peers, base.wires)
+    call_later = parts.context.env.loop.call_later
+    forwarded = ForwardedRequests(base.groups, base.peers, base.wires, call_later)
     base.requests.calls |= {
         "configured": cluster.propagation.serve,
         "has_left": parts.replicas.removal.serve,

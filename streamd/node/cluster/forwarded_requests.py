@@ -6,22 +6,33 @@ any more gives publishes back, and lets the rest go: clients ask again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from streamd import limits
 from streamd.node.ports import Peers, Wires
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.protocol import acks
-from streamd.types import NodeId
+from streamd.types import NodeId, Uid
 
 
 class ForwardedRequests:
     """Requests of other nodes' clients for the streams that this node leads."""
 
-    def __init__(self, groups: LocalGroups, peers: Peers | None, wires: Wires) -> None:
+    def __init__(
+        self,
+        groups: LocalGroups,
+        peers: Peers | None,
+        wires: Wires,
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """`call_later(delay_s, callback)` is the loop's."""
         self._groups = groups
         self._peers = peers
         self._wires = wires
+        self._call_later = call_later
 
     def on_publish(self, sender: NodeId, args: list[Any]) -> None:
         """Store messages, or give them back: the note `publish`."""
@@ -37,8 +48,20 @@ class ForwardedRequests:
             sink.give_back(msgs, replies)
 
     def on_pull(self, sender: NodeId, args: list[Any]) -> None:
-        """Serve a pull request: the note `pull`."""
+        """Serve a pull request: the note `pull`.
+
+        The client's own server may be a third one (without JetStream): then the note may be here
+        before the news that the client listens to `reply`, which took another link, and nothing
+        could be delivered. Such a pull is served a moment later.
+        """
         uid, consumer, reply, headers, payload = args
+        if self._wires.has_interest(reply):
+            self._pull(uid, consumer, reply, headers, payload)
+        else:
+            pull = partial(self._pull, uid, consumer, reply, headers, payload)
+            self._call_later(limits.API_EARLY_S, pull)
+
+    def _pull(self, uid: Uid, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> None:
         replica = self._groups.get(uid)
         if replica is None or not replica.is_ready:
             return

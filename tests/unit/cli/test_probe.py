@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -20,13 +19,18 @@ from streamd.cli.cluster_local import ClusterError
 _STAND_IN = "#!{python}\nimport sys\nprint('up', flush=True)\nsys.stdin.read()\n"
 
 
+_INIT = ("sh", "-c", '"$0" "$@"; exit $?')  # a process of its own, whose only child is the program
+
+
 @contextmanager
-def process(directory: Path, *arguments: str, name: str = "streamd") -> Iterator[int]:
+def process(
+    directory: Path, *arguments: str, name: str = "streamd", init: tuple[str, ...] = ()
+) -> Iterator[int]:
     program = directory / name
     program.write_text(_STAND_IN.format(python=sys.executable))
     program.chmod(0o700)
     with subprocess.Popen(
-        [program, *arguments], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*init, program, *arguments], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as started:
         assert started.stdin is not None and started.stdout is not None
         started.stdout.readline()
@@ -52,9 +56,9 @@ def test_the_port_is_the_configurations(tmp_path: Path, arguments: list[str], wa
 
 
 def test_a_server_under_an_init_is_found(tmp_path: Path) -> None:
-    """Containers may have one: the pid is then not the server's own. This process is the init."""
-    with process(tmp_path, "-m", "7777"):
-        assert probe.health_address(os.getpid()) == "http://127.0.0.1:7777/healthz"
+    """Containers may have one: the pid is then not the server's own."""
+    with process(tmp_path, "-m", "7777", init=_INIT) as pid:
+        assert probe.health_address(pid) == "http://127.0.0.1:7777/healthz"
 
 
 def test_a_process_that_is_no_server_is_reported(
