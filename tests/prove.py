@@ -69,7 +69,7 @@ class Step(NamedTuple):
 
 
 def steps(parts: Iterable[str], times: int) -> Iterator[Step]:
-    """All steps of these parts; `times` as many simulated seeds and crashes as usual."""
+    """Return the steps of these parts; `times` as many simulated seeds and crashes as usual."""
     for part in parts:
         if part == "seeds":
             yield from _seed_steps(times)

@@ -112,8 +112,8 @@ class _OneByOne(ClientParser):
 
 
 def _read(chunks, *, is_bulk):
-    """What a parser makes of `chunks` that reads in bulk, and lone publishes, wherever it can; or
-    nowhere. Also what it keeps."""
+    """Return the events of a parser of `chunks` that reads in bulk, and lone publishes, wherever it
+    can; or nowhere. Also the bytes that it keeps."""
     kind = ClientParser if is_bulk else _OneByOne
     parser = kind(max_payload=1000, max_control_line=200)
     for size in range(100):

@@ -81,7 +81,7 @@ def wrong(value: Any) -> list[Any]:
 
 
 class Door:
-    """What a link does with notes and calls, but for the link (net/route/link.py)."""
+    """Notes and calls of a link without the link itself (net/route/link.py)."""
 
     def __init__(
         self, cluster: Cluster, name: NodeId, sender: NodeId, *, is_raising: bool = True

@@ -196,7 +196,7 @@ class HostLog:
 
 
 class SimProcess:
-    """One life of a node. Implements `net.Process` and `node.parts.context.env.NodeEnv`."""
+    """A life of a node. Implements `net.Process` and `node.parts.context.env.NodeEnv`."""
 
     def __init__(self, host: Host) -> None:
         self.host = host

@@ -1,4 +1,4 @@
-"""Some seeds of each kind of simulated world; `make prove` runs all of them (tests/prove.py)."""
+"""Seeds of each kind of simulated world, a few; `make prove` runs all of them (tests/prove.py)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_a_broken_server_is_caught(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["uncertain_acks_count", "certified_unseen"])
 def test_a_broken_server_is_caught_where_its_faults_meet(name: str) -> None:
-    """Some need a rare meeting of faults: a world that has little else, a seed that tells.
+    """Variants that need a rare meeting of faults: a world that has little else, a seed that tells.
 
     Without the broken part, the same seed finds nothing.
     """

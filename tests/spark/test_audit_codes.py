@@ -815,7 +815,7 @@ def test_a_damage_is_found_and_nothing_else(run: Run, each: Case) -> None:
 
 
 def test_every_code_is_produced(run: Run) -> None:
-    """Those about publishers' logs are in test_audit_expect.py, those about what was set aside in
+    """Codes about publishers' logs are in test_audit_expect.py, codes about entries set aside in
     test_audit_tails.py."""
     made = {code for found in run.expected.values() for code, *_ in found}
     elsewhere = {"lost-write", "phantom-write", "tail-set-aside", "tail-open"}

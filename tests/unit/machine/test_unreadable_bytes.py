@@ -56,7 +56,7 @@ def lossy(box: Box) -> Lossy:
 
 
 def sizes(box: Box) -> dict[int, dict[int, int]]:
-    """What each live message counts, by block."""
+    """Return the bytes that each live message counts, by block."""
     index, found = box.machine.index, {}
     for block in index.blocks:
         seqs = filter(index.is_live, range(block.first_seq, block.last_seq + 1))

@@ -1,4 +1,4 @@
-"""What a node tells the others about what it leads."""
+"""News that a node sends the others about the groups it leads."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def reconfiguration_of(**replicas: Any) -> Reconfiguration:
 
 
 def test_an_error_of_one_does_not_forget_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those behind it stayed where they were until somebody led them anew."""
+    """Groups behind the failed one stayed where they were until another node led them."""
     led, lost = SimpleNamespace(uid=1, is_ready=True), SimpleNamespace(uid=2, is_ready=False)
     other = SimpleNamespace(uid=3, is_ready=True)
     changes = reconfiguration_of(u1=led, u2=lost, u3=other)

@@ -20,7 +20,7 @@ STEPS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
 def history_of(terms: list[int], *, contents: str = "") -> list[LogPosition]:
-    """What a log keeps of entries with these terms; without `contents` no chain is known."""
+    """Return the history of a log of entries with these terms; without `contents` it has no chain."""
     positions: list[LogPosition] = []
     chain = 0
     for index, term in enumerate(terms, 1):
@@ -52,8 +52,8 @@ def test_two_logs_part_where_their_terms_do(
 def test_a_term_led_twice_is_common_up_to_its_first_entry_that_differs(
     before: int, ours: int, theirs: int, equal: int
 ) -> None:
-    """One term, led twice: equal entries, then others. A log that goes twice as far as the equal
-    ones is always told; nothing after the parting is ever called common then."""
+    """A term that was led twice: equal entries, then others. A log that goes twice as far as the
+    equal ones is always told; nothing after the parting is ever called common then."""
     shared = before + 1 + equal
     logs = []
     for letter, more in (("a", ours), ("b", theirs)):
