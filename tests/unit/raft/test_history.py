@@ -20,7 +20,7 @@ STEPS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
 def history_of(terms: list[int], *, contents: str = "") -> list[LogPosition]:
-    """Return the history of a log of entries with these terms; without `contents` it has no chain."""
+    """Return the history of a log of entries with these terms; no `contents`: without chains."""
     positions: list[LogPosition] = []
     chain = 0
     for index, term in enumerate(terms, 1):
