@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import APPEND, HAS_HEADERS, LENGTH_MASK, SEAL, Effects
-from streamd.machine.digest import _CRC_ADD as CRC_ADD
-from streamd.machine.digest import _SEQ_ADD as SEQ_ADD
-from streamd.machine.digest import MASK64, mix64
+from streamd.machine.digest import CRC_ADD, MASK64, SEQ_ADD, mix64
 from streamd.machine.indexes.columns import Block
 from streamd.machine.indexes.seqset import SeqSet, as_ranges
 from streamd.machine.meta import MetaMachine, StreamAsset

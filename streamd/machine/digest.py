@@ -15,13 +15,13 @@ from typing import Final
 from streamd.types import Seq
 
 MASK64: Final = (1 << 64) - 1
-_CRC_ADD: Final = 0x9E3779B97F4A7C15
-_SEQ_ADD: Final = 0xD1B54A32D192ED03
+CRC_ADD: Final = 0x9E3779B97F4A7C15
+SEQ_ADD: Final = 0xD1B54A32D192ED03
 
 
 def mix64(seq: Seq, crc: int) -> int:
     """The share of one message in the digest."""
-    return (crc + _CRC_ADD) * (seq + _SEQ_ADD) & MASK64
+    return (crc + CRC_ADD) * (seq + SEQ_ADD) & MASK64
 
 
 def mix_run(first_seq: Seq, crcs: Sequence[int]) -> int:
@@ -31,9 +31,9 @@ def mix_run(first_seq: Seq, crcs: Sequence[int]) -> int:
     # (crc + C) * (seq + S) summed, multiplied out so that only one product per message remains.
     total: int = (
         sum(map(mul, crcs, range(first_seq, first_seq + count)))
-        + _SEQ_ADD * sum(crcs)
-        + _CRC_ADD * seq_sum
-        + count * _CRC_ADD * _SEQ_ADD
+        + SEQ_ADD * sum(crcs)
+        + CRC_ADD * seq_sum
+        + count * CRC_ADD * SEQ_ADD
     )
     return total & MASK64
 
@@ -42,17 +42,17 @@ def mix_all(seqs: Sequence[Seq], crcs: Sequence[int]) -> int:
     """The sum of `mix64` over pairs of them, modulo 2^64."""
     total: int = (
         sum(map(mul, crcs, seqs))
-        + _SEQ_ADD * sum(crcs)
-        + _CRC_ADD * sum(seqs)
-        + len(crcs) * _CRC_ADD * _SEQ_ADD
+        + SEQ_ADD * sum(crcs)
+        + CRC_ADD * sum(seqs)
+        + len(crcs) * CRC_ADD * SEQ_ADD
     )
     return total & MASK64
 
 
 def chain64(values: Iterable[int]) -> int:
     """Hash to 64 bits a sequence of non-negative numbers; their order matters."""
-    mixed = _SEQ_ADD
+    mixed = SEQ_ADD
     for value in values:
-        mixed = ((mixed ^ value) * _CRC_ADD) & MASK64
+        mixed = ((mixed ^ value) * CRC_ADD) & MASK64
         mixed ^= mixed >> 29  # the product carries only upwards; bring the high bits down again
     return mixed

@@ -182,9 +182,8 @@ class MessageRouter:
         if headers is not None:
             joined = b"".join(headers)
             if not are_stored_as_sent(joined):
-                self._ingest.has_odd_headers = (
-                    True  # of the whole chunk: they may wait to be posted
-                )
+                # Of the whole chunk: they may wait to be posted.
+                self._ingest.has_odd_headers = True
                 if TRACE_ONLY in joined:
                     return self._publish_traced(conn, subjects, replies, headers, payloads)
         return self._publish_all(conn, subjects, replies, headers, payloads)

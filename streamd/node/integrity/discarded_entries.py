@@ -16,9 +16,8 @@ acknowledged to nobody.
 
 A member discards entries in three places: where it truncates, since a leader has other ones
 (`GuardedLog`); where it begins anew, because its log differs in what was committed
-(`keep_conflict`);
-and where a snapshot takes the place of its log (`keep_before_install`). Groups in memory keep
-nothing that could be set aside.
+(`keep_conflict`); and where a snapshot takes the place of its log (`keep_before_install`). Groups
+in memory keep nothing that could be set aside.
 """
 
 from __future__ import annotations
@@ -315,9 +314,8 @@ class DiscardedEntries:
         common = self._common(group, history, index)
         last = group.raft.last_index
         if common is None or common.index >= min(index, last):
-            then(
-                None
-            )  # it leads to the snapshot, or the log to what is behind it; or nobody can tell
+            # The log leads to the snapshot, or the snapshot to what follows; or nobody can tell.
+            then(None)
             return
         self._keep(group, common, then, commit=group.raft.commit)
 
