@@ -119,6 +119,8 @@ class ServerProcess:
             self._ignore_signals()
             self._log.info("Server Exiting..")
         if self._leave is not None:
+            if self._listener is not None:
+                self._listener.refuse()
             self._leave(self._exit_status)
         return self._exit_status
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,19 @@ async def serve(
         listening = listening_socket(host, port, backlog)
         return await loop.create_server(make_protocol, sock=listening, backlog=backlog, ssl=ssl)
     return await loop.create_server(make_protocol, host, max(port, 0), backlog=backlog, ssl=ssl)
+
+
+def refuse_connections(server: asyncio.Server) -> None:
+    """Have the kernel refuse connections to `server` from this moment on.
+
+    For a process that ends next: closing takes effect in the loop's next iteration at the earliest,
+    and at the end of a process the kernel closes sockets in no order that is promised, so a
+    connection could be accepted after those of clients were closed.
+    """
+    for listening in server.sockets:
+        # The loop's socket may not be shut down by itself; both stand for the same one.
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
 
 
 def peer_address(transport: Any) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.client.server_info import ServerInfo
 from streamd.net.client.tracing import Tracer
 from streamd.net.pubsub.message_router import MessageRouter
-from streamd.net.sockets import serve
+from streamd.net.sockets import refuse_connections, serve
 from streamd.obs.server_log import Log
 
 
@@ -94,12 +94,17 @@ class Listener:
             self._server.close()
             self._server = None
 
+    def refuse(self) -> None:
+        """Have the kernel refuse clients from this moment on, since the process ends next."""
+        if self._server is not None:
+            refuse_connections(self._server)
+
     async def close(self, *, leaves_open: bool = False) -> None:
         """Stop listening and end all connections, their buffered output first.
 
-        `leaves_open` says that the process ends next: its end then closes the listening socket, and
-        connections that have nothing more to be sent. So no client is told before the process has
-        gone.
+        `leaves_open` says that the process ends next: `refuse` and its end then close the listening
+        socket, and connections that have nothing more to be sent. So no client is told before the
+        process has gone.
         """
         self.passwords.close()
         if not leaves_open:
