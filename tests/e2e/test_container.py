@@ -245,7 +245,7 @@ def test_the_user_can_be_made(tmp_path: Path) -> None:
     assert commands[2].startswith("install -d -o streamd -g streamd /data")
 
 
-def test_compose_has_what_a_cluster_needs() -> None:
+def test_compose_gives_each_node_a_volume_a_health_check_and_ports() -> None:
     """A volume, a health check, a restart policy and published ports per node; one image."""
     found = compose()
     nodes = {name: each for name, each in found["services"].items() if "profiles" not in each}

@@ -512,7 +512,7 @@ def test_a_damaged_log_is_refused_until_its_loss_is_accepted(
     assert last.stop() == 0
 
 
-def test_connz_shows_who_is_there(start: type[Server]) -> None:
+def test_connz_shows_open_connections(start: type[Server]) -> None:
     """An open connection with its name and subscriptions, then the closed one with its reason."""
     server = start("-a", "127.0.0.1", "-p", "-1", "-m", "-1")
     with socket.create_connection(("127.0.0.1", server.port()), timeout=PATIENCE_S) as client:

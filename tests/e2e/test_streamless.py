@@ -88,7 +88,9 @@ def test_its_clients_use_streams_as_those_of_any_other(make_server: Start, named
         each.close()
 
 
-def test_it_goes_on_by_another_server(make_server: Start) -> None:
+def test_a_server_without_streams_publishes_by_another_one_when_its_relay_is_killed(
+    make_server: Start,
+) -> None:
     """The one that took what its clients published is killed."""
     servers = start_cluster(make_server, who_names_whom="all")
     wire = Wire(servers["a"].port)

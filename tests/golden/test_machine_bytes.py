@@ -116,7 +116,7 @@ def made() -> dict[str, bytes]:
         "meta.losses.state",
     ],
 )
-def test_bytes_are_what_they_were(name: str) -> None:
+def test_bytes_equal_the_golden_file(name: str) -> None:
     """Written today, the same bytes as on the day the file was made."""
     assert made()[name] == (HERE / name).read_bytes()
 
@@ -152,7 +152,7 @@ def test_old_snapshots_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["stream.consumers.state", "stream.consumers.1.state"])
-def test_consumers_of_old_snapshots_are_what_they_were(name: str) -> None:
+def test_consumers_of_old_snapshots_decode_unchanged(name: str) -> None:
     """Also of version 1, which did not say what is left (ADR 0027)."""
     box = consumers()
     again = StreamMachine.restore(

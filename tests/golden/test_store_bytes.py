@@ -101,7 +101,7 @@ FILES = {"block.blk": block, "snapshot.snap": snapshot, "segment.wal": wal_segme
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_bytes_are_what_they_were(name: str) -> None:
+def test_bytes_equal_the_golden_file(name: str) -> None:
     assert FILES[name]() == (HERE / name).read_bytes()
 
 

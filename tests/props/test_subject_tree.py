@@ -21,7 +21,7 @@ PATTERNS = st.builds(
     st.data(),
     PATTERNS,
 )
-def test_it_finds_what_asking_each_pattern_finds(pairs, data, asked):
+def test_a_subject_tree_finds_the_values_that_a_scan_of_all_patterns_finds(pairs, data, asked):
     tree = SubjectTree()
     for pattern, value in pairs:
         tree.add(pattern, value)

@@ -235,7 +235,7 @@ def test_a_peer_that_is_removed_leaves_when_the_one_in_its_place_votes(make: Mak
     cluster.publish(10, at=leader)
 
 
-def test_a_stream_does_not_shrink_to_who_is_away(make: Make) -> None:
+def test_a_stream_does_not_shrink_to_servers_that_are_away(make: Make) -> None:
     """It would have had no majority until that one came back."""
     cluster = make(3)
     uid = cluster.create(replicas=3)

@@ -125,7 +125,7 @@ def test_every_note_and_call_has_a_shape_and_a_sample() -> None:
         peer_schemas.check_call(method, args)
 
 
-def test_nonsense_from_a_peer_harms_nobody(cluster: Cluster) -> None:
+def test_a_malformed_message_of_a_peer_does_no_harm(cluster: Cluster) -> None:
     """Each note and call with each part replaced by something of another type, left out or one too
     many, at the leader of everything and at a follower. Nothing but MalformedArgs is raised, no
     group stops, and what is asked of the cluster afterwards is done."""
@@ -156,7 +156,7 @@ def test_nonsense_from_a_peer_harms_nobody(cluster: Cluster) -> None:
     cluster.publish(1, "T")
 
 
-def test_senseless_words_about_what_is_there_harm_nobody(cluster: Cluster) -> None:
+def test_a_senseless_message_about_an_existing_group_does_no_harm(cluster: Cluster) -> None:
     """Of the right types, of a stream and a consumer that exist: subjects that are none, acks of
     what was never sent, parts of chunks that are not there, blocks and snapshots that never were.
     What a handler raises ends that message; no group stops, and the next message is stored."""

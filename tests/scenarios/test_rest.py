@@ -127,7 +127,7 @@ def test_streams_with_many_consumers_compare_when_a_node_is_back(cluster: Cluste
     assert _at_rest(cluster, "S")[0].raft.last_index == end
 
 
-def test_of_a_message_to_a_group_at_rest_nothing_but_itself_is_logged(cluster: Cluster) -> None:
+def test_a_message_to_a_group_at_rest_adds_one_log_entry_a_replica(cluster: Cluster) -> None:
     cluster.create()
     cluster.publish(1)
     groups = _at_rest(cluster, "S")

@@ -573,7 +573,7 @@ def test_s3_11_a_stream_that_does_not_fit_leaves_the_others_their_room(cluster: 
     cluster.until_whole("T")
 
 
-def test_s3_11_an_operator_hears_of_a_disk_that_runs_full_and_what_to_do(cluster: Cluster) -> None:
+def test_s3_11_a_disk_that_runs_full_is_logged_with_advice(cluster: Cluster) -> None:
     """A follower with a smaller disk than its leader. It was silent until its replica stopped, and
     then named the file, but not that a restart is needed once there is room."""
     cluster.create()

@@ -199,7 +199,7 @@ def test_s4_8_damage_is_repaired_while_the_stream_rests(cluster: Cluster) -> Non
     check_blocks(cluster)
 
 
-def test_s4_8_who_lost_with_its_state_who_the_members_are_finds_them(cluster: Cluster) -> None:
+def test_s4_8_a_member_that_lost_its_membership_finds_the_others(cluster: Cluster) -> None:
     """It founded the stream alone, and knew of the others by its snapshot, which it lost. It asked
     nobody for a leader; those who had it all rested, and it was recovering until a publish."""
     uid = cluster.create(replicas=1)
@@ -243,7 +243,7 @@ def test_s4_8_of_copies_that_were_set_aside_the_newest_stays(cluster: Cluster) -
     check_blocks(cluster)
 
 
-def test_s4_8_what_is_fetched_and_can_not_be_used_is_not_gathered(
+def test_s4_8_fetched_files_that_cannot_be_used_are_not_accumulated(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was fetched again each second, and each copy stayed in trash, as if it were the only one,
@@ -383,7 +383,9 @@ def test_s4_8_a_block_that_only_the_snapshot_needs(cluster: Cluster) -> None:
     check_blocks(cluster)
 
 
-def test_s4_8_a_block_that_nobody_has_whole(cluster: Cluster) -> None:
+def test_s4_8_a_block_damaged_on_all_replicas_is_repaired_once_one_copy_can_be_read(
+    cluster: Cluster,
+) -> None:
     """Nobody sets anything aside: what is left serves, and the rest is had again as soon as one
     copy of the block is."""
     cluster.create()
@@ -539,7 +541,7 @@ def test_s4_9_the_leaders_snapshot_is_damaged(cluster: Cluster, which: str) -> N
     check_blocks(cluster)
 
 
-def test_s4_9_what_nobody_else_has_goes_on_serving(cluster: Cluster) -> None:
+def test_s4_9_a_damaged_last_copy_goes_on_serving(cluster: Cluster) -> None:
     """S4.9, without peers: a damaged block of a stream with one copy is reported by log, metric
     and /healthz; what is left is served, and the damaged messages are not "not found"."""
     cluster.create(replicas=1)

@@ -262,7 +262,7 @@ def test_s4_9_a_rotten_snapshot_of_the_meta_group_is_written_again(cluster: Clus
         ("STREAM.MSG.GET.S", {"seq": BAD, "next_by_subj": "s.*"}),
     ],
 )
-def test_s4_9_who_asks_for_what_a_lost_block_had_is_told(
+def test_s4_9_a_read_of_a_message_in_a_lost_block_is_an_error(
     cluster: Cluster, subject: str, wanted: dict[str, object]
 ) -> None:
     """It was an error in the connection of who asked, which ended, and nobody else heard of it."""

@@ -125,7 +125,7 @@ def test_a_tail_that_was_committed_is_set_aside_before_it_is_cut_off(cluster: Cl
     check_told(cluster, stored)
 
 
-def test_the_last_batch_of_who_led_is_set_aside(cluster: Cluster) -> None:
+def test_the_last_batch_of_a_former_leader_is_set_aside(cluster: Cluster) -> None:
     """One batch, acknowledged, and no write after it: the log of n1 does not say that it was."""
     stored = lose(cluster, count=1)
     come_back(cluster, cluster.uid("S"))

@@ -38,7 +38,7 @@ def read_at_a_replaced_leader() -> list[Any]:
         return [answer["state"]["last_seq"] for answer in answers if "state" in answer]
 
 
-def test_it_answers_no_read() -> None:
+def test_a_replaced_leader_answers_no_read() -> None:
     assert read_at_a_replaced_leader() == []
 
 

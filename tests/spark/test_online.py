@@ -205,7 +205,7 @@ def test_an_empty_stream_has_no_rows(server: SparkTestServer) -> None:
     assert rows_of(options_of(server)) == []
 
 
-def test_what_cannot_be_planned_says_why(server: SparkTestServer) -> None:
+def test_a_read_that_cannot_be_planned_names_the_option_at_fault(server: SparkTestServer) -> None:
     fill(server, 20)
     server.purge("S", seq=11)
     with pytest.raises(DataLost, match=r"'S' begins at seq 11, startSeq is 3"):
@@ -433,7 +433,7 @@ def test_a_purge_in_the_middle_of_the_read_is_loss(server: SparkTestServer) -> N
         list(reading)
 
 
-def test_what_was_read_may_go_at_once(server: SparkTestServer) -> None:
+def test_a_purge_of_messages_already_read_is_no_loss(server: SparkTestServer) -> None:
     """A head that moves behind the reader is no loss."""
     fill(server, 1000)
     options = options_of(server, batchRows=100)
@@ -518,7 +518,7 @@ def test_the_last_of_each_subject_is_read_on_without_its_consumer(server: SparkT
     assert found == list(range(1, 3001))
 
 
-def test_nobody_to_ask_is_an_error_in_the_end(
+def test_a_read_fails_when_no_server_can_be_reached(
     server: SparkTestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(server, 10)

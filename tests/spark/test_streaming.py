@@ -258,7 +258,7 @@ def test_the_ack_consumer_shows_the_lag_and_takes_nothing(server: SparkTestServe
     assert server.state("S")["messages"] == 105
 
 
-def test_a_consumer_of_somebody_else_is_left_alone(
+def test_a_consumer_that_the_query_did_not_make_is_left_alone(
     server: SparkTestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(server, 10)

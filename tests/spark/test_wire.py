@@ -78,7 +78,7 @@ def receive(wire: Wire, count: int) -> list[tuple[int, Msg]]:
         ("[::1]:5", Address("::1", 5, False)),
     ],
 )
-def test_an_address_is_what_its_url_says(url: str, wanted: Address) -> None:
+def test_an_address_is_read_from_its_url(url: str, wanted: Address) -> None:
     assert parse_address(url) == wanted
 
 
@@ -193,7 +193,7 @@ def test_a_message_above_the_limit_names_both_sizes(wire: Wire) -> None:
     wire.ping()
 
 
-def test_a_request_nobody_serves_fails_at_once(wire: Wire) -> None:
+def test_a_request_without_responders_fails_at_once(wire: Wire) -> None:
     with pytest.raises(NoResponders, match=r"nobody\.home"):
         wire.request("nobody.home", timeout_s=30)
     # The answer of the one before is not taken for this one's.
@@ -466,7 +466,7 @@ def test_tls_is_spoken_when_the_server_requires_it(
         assert "streams" in wire.api("STREAM.NAMES")
 
 
-def test_a_certificate_nobody_vouches_for_is_refused(tls_front: TlsFront) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(tls_front: TlsFront) -> None:
     with pytest.raises(WireError, match=r"TLS handshake failed.*certificate") as caught:
         Wire.connect(to(tls_front.address))
     assert not isinstance(caught.value, WireLost)

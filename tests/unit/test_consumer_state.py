@@ -381,7 +381,7 @@ def test_messages_that_leave_the_stream_are_settled(is_purge: bool) -> None:
     assert fields["reason"] == "Unacknowledged message was deleted"
 
 
-def test_of_what_was_sent_while_a_purge_moved_on_only_the_rest_waits() -> None:
+def test_deliveries_that_crossed_a_purge_leave_only_kept_messages_pending() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 6)
     bed.create()
@@ -435,7 +435,7 @@ def test_an_update_does_not_resume_a_paused_consumer() -> None:
     assert consumer.paused_until_ns == 0
 
 
-def test_a_pause_that_is_over_stays_in_the_config_until_somebody_resumes() -> None:
+def test_a_pause_that_is_over_stays_in_the_config_until_a_resume() -> None:
     bed = Bed()
     bed.create()
     consumer = bed.consumers["C"]

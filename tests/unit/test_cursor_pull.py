@@ -690,7 +690,7 @@ def test_pause_holds_messages_back_and_ends_by_itself() -> None:
     assert bed.consumers["C"].paused_until_ns == 0
 
 
-def test_the_end_of_a_pause_wakes_once_if_nobody_waits() -> None:
+def test_the_end_of_a_pause_wakes_once_without_waiting_pulls() -> None:
     bed = Bed()
     cursor = bed.create()
     bed.apply_one([commands.PAUSE_CONSUMER, 0, "C", bed.now_ns() + 5 * SECOND])
@@ -1011,7 +1011,7 @@ def test_sent_and_purged_messages_are_not_subtracted_from_later_ones(filters: li
     assert bed.pull(req(batch=1, no_wait=True)).seqs() == [1, 2, 4, 5]
 
 
-def test_a_turn_does_not_ask_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_does_not_walk_all_waiting_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """`max_waiting` may be large: 100,000 pulls took 20 s of the loop."""
     bed = Bed()
     bed.create(max_waiting=5000)

@@ -14,7 +14,7 @@ def push(bed: Bed, **config: object) -> None:
     bed.create(**{"deliver_subject": "dlv", "ack_policy": "none", **config})
 
 
-def test_push_delivers_while_somebody_listens() -> None:
+def test_push_delivers_while_its_subject_has_a_subscriber() -> None:
     bed = Bed()
     bed.store(b"a", b"b")
     push(bed)

@@ -102,7 +102,7 @@ def test_audit_holds_request_and_response(bed: Bed) -> None:
     assert json.loads(audit["response"])["total"] == 0
 
 
-def test_audit_tells_who_asked(bed: Bed) -> None:
+def test_an_audit_advisory_names_the_client(bed: Bed) -> None:
     class Client:
         cid, ip, start_ns, rtt_ns = 7, "10.0.0.1", 1_600_000_000_000_000_000, 1000
         user, name, lang, version = "", "app", "python3", "2.9"
@@ -204,7 +204,7 @@ def test_single_message_reads_are_not_audited(bed: Bed) -> None:
     assert [subject for subject, *_ in bed.wires.sent] == [b"$JS.EVENT.ADVISORY.API"]
 
 
-def test_a_reason_that_nobody_gave_is_left_out(bed: Bed) -> None:
+def test_a_reason_that_was_not_given_is_left_out(bed: Bed) -> None:
     stream = bed.make("T")
     bed.wires.sent.clear()
     fields = {"consumer": "c", "consumer_seq": 1, "stream_seq": 1, "deliveries": 1, "reason": ""}

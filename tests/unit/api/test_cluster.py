@@ -256,7 +256,7 @@ def test_refusals_come_before_looking_for_a_stream(world: World) -> None:
         assert world.error("n2", subject, body) == alone.error(subject, body), subject
 
 
-def test_list_leaves_out_whom_nobody_answers_for(world: World) -> None:
+def test_a_list_leaves_out_streams_for_which_no_node_answers(world: World) -> None:
     for name in ("A", "B", "C"):
         world.make(name)
     leaders = {world.leaders[uid] for uid in (1, 2, 3)}
@@ -434,7 +434,7 @@ def test_same_again_is_the_same_stream(world: World) -> None:
     assert world.error("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 1})[0] == 10058
 
 
-def test_scaling_keeps_who_is_there(world: World) -> None:
+def test_scaling_up_keeps_the_present_peers(world: World) -> None:
     asset = world.make("S")
     wide = world.ask("n3", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3})
     assert wide["config"]["num_replicas"] == 3
@@ -626,7 +626,7 @@ def test_step_down(world: World) -> None:
     assert world.nodes["n1"].stepped == [(0, "")]
 
 
-def test_step_down_for_whom(world: World) -> None:
+def test_a_step_down_takes_the_preferred_peer_or_is_refused(world: World) -> None:
     uid = world.make("S", num_replicas=3).uid
     assert world.leaders[uid] == "n1"
 
@@ -703,7 +703,7 @@ def test_audits_tell_which_client_asked_wherever_it_is_served(world: World, node
     ]  # fmt: skip
 
 
-def test_alone_there_is_nobody_to_hand_over_to() -> None:
+def test_a_single_server_refuses_a_step_down() -> None:
     """One node: 10010 as ever, and no endpoint of the meta group."""
     bed = Bed()
     bed.make("S")

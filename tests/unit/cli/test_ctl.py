@@ -224,7 +224,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"streamctl: v{__version__}\n"
 
 
-def test_health_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert ctl.main(["health", "http://127.0.0.1:9/healthz"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("no answer: [Errno ")  # the reason, not the class that wraps it

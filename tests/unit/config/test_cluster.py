@@ -47,7 +47,7 @@ cluster {
 """
 
 
-def test_a_cluster_block_says_who_the_peers_are(tmp_path: Path) -> None:
+def test_a_cluster_block_names_the_peers(tmp_path: Path) -> None:
     """Every key that is served, in one block."""
     o = from_text(tmp_path, FULL)
     c = o.cluster

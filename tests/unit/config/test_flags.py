@@ -125,7 +125,7 @@ def test_users_that_cannot_log_in_keep_others_out_whatever_the_flags(tmp_path: P
     assert options("-c", str(file), "--user=", "--ignore-unserved").is_auth_required
 
 
-def test_a_user_of_the_command_line_shuts_out_who_shows_nothing(tmp_path: Path) -> None:
+def test_a_user_of_the_command_line_shuts_out_clients_without_credentials(tmp_path: Path) -> None:
     """A file with the system's users only lets in all others, until a flag says who they are."""
     file = tmp_path / "a.conf"
     file.write_text("accounts { $SYS { users [{user: a, password: b}] } }")

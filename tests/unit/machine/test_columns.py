@@ -17,7 +17,7 @@ def columns(rows: int) -> Columns:
     return made
 
 
-def test_those_asked_for_longest_ago_make_room() -> None:
+def test_the_least_recently_used_columns_are_evicted() -> None:
     cache = ColumnsCache(bytes_max=3 * 24 * 100)
     one, two = cache.key(), cache.key()
     held = [columns(100) for _ in range(4)]

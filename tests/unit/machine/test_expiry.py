@@ -167,7 +167,7 @@ def test_messages_that_never_expire_are_not_visited_by_each_expiry(
     assert box.machine.next_expiry_ns() == 0
 
 
-def test_those_of_one_entry_are_kept_while_others_are_forgotten() -> None:
+def test_expiries_of_an_entry_being_stored_survive_the_removal_of_dead_ones() -> None:
     """They are noted before they are stored."""
     box = Box(allow_msg_ttl=True, max_msgs_per_subject=1)
     headers = b"NATS/1.0\r\nNats-TTL: 60s\r\n\r\n"

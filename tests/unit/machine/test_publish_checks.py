@@ -443,7 +443,7 @@ def test_rollup_in_a_batch_keeps_what_follows_it() -> None:
     assert box.live() == [5, 6]
 
 
-def test_delete_of_what_is_not_there() -> None:
+def test_a_delete_of_a_missing_message_is_refused() -> None:
     box = Box()
     box.store((b"a.1", b"", b""), (b"a.1", b"", b""), (b"a.1", b"", b""))
     assert box.do(commands.DELETE_MSG, 2, False) is True

@@ -64,7 +64,7 @@ def sizes(box: Box) -> dict[int, dict[int, int]]:
     return found
 
 
-def test_of_messages_whose_block_is_there_their_sizes_count(box: Box) -> None:
+def test_messages_of_a_readable_block_count_with_their_own_sizes(box: Box) -> None:
     known = sizes(box)
     source = lossy(box)
     seqs = [3, 4, 30]
@@ -74,7 +74,7 @@ def test_of_messages_whose_block_is_there_their_sizes_count(box: Box) -> None:
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [0, 2], [1, 2, 3]])
-def test_of_a_block_that_is_gone_all_live_messages_count(box: Box, lost: list[int]) -> None:
+def test_a_lost_block_counts_with_all_its_live_messages(box: Box, lost: list[int]) -> None:
     known = sizes(box)
     source = lossy(box)
     index = box.machine.index

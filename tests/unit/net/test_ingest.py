@@ -98,7 +98,7 @@ def test_a_fast_batch_for_a_stream_without_acks_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("others", [b"", b"PUB s.b 2\r\nhi\r\n"])
-def test_a_trace_alone_reaches_nobody(others: bytes) -> None:
+def test_a_trace_alone_reaches_no_subscriber(others: bytes) -> None:
     side = Side()
     assert side.peer.send(others + hpub(b"s.a", ONLY, b"r") + hpub(b"c.a", ONLY, b"r")) == b""
     assert side.stored == [b""] * bool(others)

@@ -278,7 +278,7 @@ def test_acks_reach_their_stream_without_a_route_each(count):
     assert stream.acked[-1] == (b"$JS.ACK.d.hash.S.C.1.7.7.17.9.x", b"_INBOX.d", b"")
 
 
-def test_acks_are_also_shown_to_those_who_watch_them():
+def test_acks_also_reach_subscribers_of_ack_subjects():
     bed, stream, _ = stream_bed()
     watcher = bed.peer()
     watcher.send(b"SUB $JS.ACK.> 1\r\n")
@@ -652,7 +652,7 @@ def test_very_many_subscriptions_end_a_share_at_a_time():
     assert bed.subscriptions.sublist.count == 2
 
 
-def test_some_subscriptions_of_a_closed_connection_are_remembered():
+def test_a_closed_connection_remembers_its_first_32_subscriptions():
     bed = Bed()
     peer = bed.peer()
     peer.send(b"".join(b"SUB a.%d %d\r\n" % (at, at) for at in range(500)))

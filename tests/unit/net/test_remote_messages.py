@@ -163,7 +163,7 @@ def test_interest_is_told_before_a_stream_or_the_api_hears_of_a_request():
     assert at_api == at_acks == [["net.sub"]]
 
 
-def test_no_responders_means_nobody_at_any_node():
+def test_no_responders_means_no_subscriber_at_any_node():
     mesh = Mesh(2)
     asker, service = mesh.peer("a"), mesh.peer("b")
     asker.send(b"SUB in.* 7\r\n")
@@ -305,7 +305,7 @@ def test_a_message_of_another_node_goes_no_further():
     assert far.take() == b"" and mesh.links["b"].kinds() == []
 
 
-def test_acks_are_shown_to_those_who_watch_them_at_another_node():
+def test_acks_reach_subscribers_of_ack_subjects_at_another_node():
     stream = Stream("S", ["js.>"])
     mesh = Mesh(2, {"a": Node(stream)})
     watcher = mesh.peer("b")

@@ -48,7 +48,7 @@ def _ignore(*_args):
 
 @pytest.mark.parametrize("pattern", [b"news", b"news.*"])
 @pytest.mark.parametrize("queue", [b"", b"q"])
-def test_leaving_a_crowd_compares_with_nobody(pattern, queue):
+def test_leaving_a_crowd_compares_no_subscriptions(pattern, queue):
     counted, sublist = Counted(), Sublist()
     subs = [counted.subscription(pattern, queue) for _ in range(500)]
     for sub in subs:

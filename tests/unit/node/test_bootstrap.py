@@ -89,7 +89,7 @@ def test_two_without_data_never_found_a_second_cluster() -> None:
     assert bed.decided == [] and bed.saved == []
 
 
-def test_a_node_without_data_joins_as_one_who_may_have_forgotten() -> None:
+def test_a_node_without_data_joins_as_a_recovering_voter() -> None:
     bed = Bed("a")
     bed.bootstrap.on_peer_up("b", VIRGIN)
     bed.bootstrap.on_peer_up("c", {"cluster_id": "old", "voters": ["a", "b", "c"]})
@@ -105,7 +105,7 @@ def test_a_node_of_another_cluster_is_refused() -> None:
     bed.bootstrap.check_cluster("b", VIRGIN)
 
 
-def test_one_who_left_again_does_not_count() -> None:
+def test_a_server_that_left_again_does_not_count_for_the_bootstrap() -> None:
     bed = Bed("a")
     bed.bootstrap.on_peer_up("b", VIRGIN)
     bed.bootstrap.on_peer_down("b")
@@ -139,7 +139,7 @@ def test_without_a_known_size_the_bootstrap_member_waits_for_peers() -> None:
     assert bed.saved[-1]["voters"] == ["a", "b", "c"]
 
 
-def test_it_says_what_is_waited_for() -> None:
+def test_a_bootstrap_names_the_servers_that_it_waits_for() -> None:
     bed = Bed("b", expected=4)
     assert bed.bootstrap.waits_for() == "3 more servers with JetStream"
     bed.bootstrap.on_peer_up("c", VIRGIN)

@@ -14,7 +14,7 @@ def test_equal_once_a_majority_has_spoken() -> None:
     assert fingerprints.latest(7) == (10, 111)
 
 
-def test_the_one_that_differs_learns_it_whoever_speaks_first() -> None:
+def test_a_differing_replica_learns_it_whichever_digest_comes_first() -> None:
     fingerprints = Fingerprints("a")
     assert fingerprints.add(7, 10, "b", 222, THREE) is Verdict.OPEN
     assert fingerprints.add(7, 10, "c", 222, THREE) is Verdict.OPEN
@@ -58,7 +58,7 @@ def _told(index: int, votes: dict[str, int], voters: tuple[str, ...] = THREE) ->
     return fingerprints
 
 
-def test_it_is_a_dispute_while_as_many_hold_another_thing() -> None:
+def test_a_digest_is_disputed_while_as_many_voters_hold_another_one() -> None:
     five = ("a", "b", "c", "d", "e")
     assert _told(10, {"a": 1, "b": 2}).is_disputed(7, THREE)
     assert not _told(10, {"a": 1, "b": 1}).is_disputed(7, THREE)
@@ -69,7 +69,7 @@ def test_it_is_a_dispute_while_as_many_hold_another_thing() -> None:
     assert not _told(10, {"b": 1, "c": 2}).is_disputed(7, THREE)  # nothing is known of us
 
 
-def test_a_dispute_is_over_where_they_compare_again_or_who_differed_begins_anew() -> None:
+def test_a_dispute_ends_when_digests_agree_again_or_the_differing_replica_begins_anew() -> None:
     fingerprints = _told(10, {"a": 1, "b": 2})
     fingerprints.add(7, 11, "a", 3, THREE)
     assert fingerprints.is_disputed(7, THREE)

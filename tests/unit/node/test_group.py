@@ -91,7 +91,7 @@ def test_a_read_of_a_group_that_just_became_alone_is_answered() -> None:
     assert group.deadline_ms() == 0 and not lost
 
 
-def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() -> None:
+def test_a_member_that_lost_its_snapshot_takes_one_of_an_unknown_member() -> None:
     """It began alone, and the snapshot that told of the others is lost: simulator seeds 7101290 and
     7001888."""
     disk = Cluster(["b"]).members["b"].disk
@@ -106,7 +106,7 @@ def test_who_lost_its_snapshot_takes_one_though_it_knows_of_no_other_member() ->
     assert turn.snapshot_offer == ("a", offer)
 
 
-def test_a_turn_tells_who_has_become_a_member() -> None:
+def test_a_turn_reports_new_members() -> None:
     """On a follower too, which may lead next; once, and not of those who have left."""
     cluster = Cluster(list("abc"), extra=["d"])
     cluster.elect("a")

@@ -129,7 +129,9 @@ def test_a_copy_that_was_started_often_before_it_met_anybody_is_told(nodes: list
     assert b.is_ended
 
 
-def test_a_copy_that_met_others_meanwhile_is_told_by_who_was_away(nodes: list[_Node]) -> None:
+def test_a_copy_that_met_others_meanwhile_is_recognised_by_a_node_that_was_away(
+    nodes: list[_Node],
+) -> None:
     a, b, c = nodes
     copy = dict(b.identity)
     b.begin("log of n2", 2)
@@ -144,7 +146,9 @@ def test_a_copy_that_met_others_meanwhile_is_told_by_who_was_away(nodes: list[_N
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_of_two_lives_that_are_told_of_neither_will_do(nodes: list[_Node], reverse: bool) -> None:
+def test_a_node_that_two_peers_saw_in_two_incarnations_keeps_neither(
+    nodes: list[_Node], reverse: bool
+) -> None:
     """n1 and n3 saw n2 once before and once after it was put back, and compare that."""
     a, b, c = nodes
     copy = dict(b.identity)
@@ -166,7 +170,7 @@ def test_of_two_lives_that_are_told_of_neither_will_do(nodes: list[_Node], rever
     assert not b.is_ended
 
 
-def test_starts_that_nobody_was_told_of_are_not_written_down(nodes: list[_Node]) -> None:
+def test_starts_that_no_peer_heard_of_are_not_written_down(nodes: list[_Node]) -> None:
     a, b, _ = nodes
     for segment in range(2, 500):
         b.begin("log of n2", segment)

@@ -136,7 +136,7 @@ DAMAGES = (
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_whole_records_of_a_lost_block_stay(
+def test_intact_records_of_a_damaged_block_stay(
     tmp_path: Path, damage: Callable[[Path, Any], set[int]], which: str
 ) -> None:
     async def run() -> None:

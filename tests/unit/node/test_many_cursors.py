@@ -187,7 +187,7 @@ def test_a_request_looks_at_the_consumers_that_have_something_for_the_log(
     assert set(flushed) <= {"c7", "late"} and not synced
 
 
-def test_what_all_are_sent_in_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliveries_of_all_cursors_in_a_turn_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand consumers and as many messages at once would hold the loop for seconds."""
     leader = Leader()
     names = [f"c{number}" for number in range(COUNT)]

@@ -151,7 +151,7 @@ def test_the_turns_of_many_groups_leave_the_loop_to_others_in_between(
         assert len({number for at, number in seen if at == each}) <= 4
 
 
-def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
+def test_a_due_group_that_ends_does_not_take_the_turn_of_another() -> None:
     """Groups that end while their turn is due, one of the next or a later one, and one that is
     rung again meanwhile: all others have theirs."""
 
@@ -184,7 +184,7 @@ def test_a_group_that_is_due_and_ends_takes_nobody_the_turn() -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
-def test_a_group_that_does_not_run_yet_keeps_nobody_from_going_on() -> None:
+def test_a_group_that_does_not_run_yet_does_not_hold_up_others() -> None:
     """More of them are rung than may have a turn in one round, and nobody waits for any."""
 
     async def run() -> None:

@@ -135,7 +135,7 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
     assert [type(reason) for reason in reasons] == [OSError]
 
 
-def test_what_is_done_again_and_again_survives_an_error(tmp_path: Path) -> None:
+def test_a_repeating_timer_survives_an_error_of_its_callback(tmp_path: Path) -> None:
     """One error in the look at moves or damages ended all looks until the next start."""
     calls: list[int] = []
 
@@ -407,7 +407,7 @@ def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Pat
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_what_a_deleted_stream_had_in_memory_is_given_up_on_the_loop(
+def test_caches_of_a_deleted_stream_are_cleared_on_the_loop_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block thread did it, while a turn of another stream went through the same lists: that
@@ -439,7 +439,7 @@ def test_what_a_deleted_stream_had_in_memory_is_given_up_on_the_loop(
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_what_peers_echo_differs_from_process_to_process(tmp_path: Path) -> None:
+def test_tokens_that_peers_echo_differ_between_processes(tmp_path: Path) -> None:
     """The ack of a publish that an earlier process had relayed went to another publish with the
     same token, and might have acked what nobody had stored: seed 69692."""
     tokens: list[int] = []
@@ -474,7 +474,7 @@ class OtherVolume(OsDisk):
         super().replace(source, target)
 
 
-def test_what_can_not_be_set_aside_does_not_hold_up_the_start(tmp_path: Path) -> None:
+def test_an_orphan_that_cannot_be_moved_to_trash_does_not_block_the_start(tmp_path: Path) -> None:
     """An orphan, where streams/ is a volume: the start was never over, without a word."""
 
     async def run() -> None:

@@ -51,14 +51,14 @@ def placed(members: str, peers: str = "") -> StreamAsset:
         ("abc", 52, "", "", False),  # meta says nothing
     ],
 )
-def test_what_a_member_that_counts_for_nothing_was_told_names_who_has_left(
+def test_a_recovering_voter_without_data_has_wrong_members_when_one_has_left(
     voters: str, last_index: int, members: str, peers: str, is_wrong: bool
 ) -> None:
     core = member(voters, last_index)
     assert has_wrong_members(core, placed(members, peers), LATER_MS) is is_wrong
 
 
-def test_who_may_be_told_the_rest_keeps_what_it_has() -> None:
+def test_a_voter_that_hears_a_leader_keeps_its_members() -> None:
     core = member("abc", 52)
     assert not has_wrong_members(core, placed("bc"), 0)
     assert has_wrong_members(core, placed("bc"), LATER_MS)
@@ -66,7 +66,7 @@ def test_who_may_be_told_the_rest_keeps_what_it_has() -> None:
     assert not has_wrong_members(core, placed("bc"), LATER_MS)
 
 
-def test_who_is_led_while_it_is_empty_is_not_opened_again() -> None:
+def test_an_empty_voter_that_has_a_leader_is_not_opened_again() -> None:
     """Its leader may have been elected by its vote, which it would forget."""
     core = member("abc", 0)
     assert has_wrong_members(core, placed("bc"), LATER_MS)
@@ -74,12 +74,12 @@ def test_who_is_led_while_it_is_empty_is_not_opened_again() -> None:
     assert not has_wrong_members(core, placed("bc"), LATER_MS)
 
 
-def test_what_a_certain_voter_holds_counts() -> None:
+def test_the_members_in_the_log_of_a_voter_that_is_not_recovering_count() -> None:
     core = member("abc", 52, is_uncertain=False)
     assert not has_wrong_members(core, placed("bc"), LATER_MS)
 
 
-def test_who_is_in_doubt_does_not_stand_without_those_who_are_named() -> None:
+def test_a_recovering_voter_does_not_stand_without_the_members_that_the_meta_group_names() -> None:
     """By its log c is the only voter; a and b may have become voters since: seed 68321."""
     for named, is_leader in (("abc", False), ("c", True)):
         log = LogState(HardState(1), 53, 52, 1, 0)
@@ -96,7 +96,7 @@ def test_who_is_in_doubt_does_not_stand_without_those_who_are_named() -> None:
     ("members", "peers", "voters", "voters_out"),
     [("abc", "abc", "abc", ""), ("abc", "ab", "abc", ""), ("c", "abc", "abc", "c")],
 )
-def test_who_has_forgotten_asks_those_who_were_members_and_those_who_are_wanted(
+def test_a_member_that_forgot_asks_former_and_wanted_members(
     members: str, peers: str, voters: str, voters_out: str
 ) -> None:
     assert forgotten_members(placed(members, peers)) == (tuple(voters), tuple(voters_out), (), ())
@@ -174,7 +174,7 @@ def test_no_step_leaves_fewer_to_spare_than_are_there(
     assert next_membership(raft, tuple(wanted)) == expected
 
 
-def test_who_is_only_here_does_not_vote_with_others_before_it_is_ready() -> None:
+def test_a_meta_learner_becomes_a_voter_only_when_it_has_caught_up() -> None:
     """Nobody chose the nodes of the meta group: one that has come by may be gone again."""
     raft: Any = SimpleNamespace(
         is_leader=True,

@@ -165,9 +165,7 @@ def test_a_replica_that_is_counted_on_is_told_at_once(
 
 
 @pytest.mark.parametrize(("members", "has_left"), [(simple("bcd"), True), (simple("abc"), False)])
-def test_that_one_has_left_is_said_when_a_majority_has_been_asked(
-    members: Membership, has_left: bool
-) -> None:
+def test_a_departure_is_confirmed_after_a_read_barrier(members: Membership, has_left: bool) -> None:
     """And only if it is still so."""
     node, removal = begun()
     answers: list[Any] = []

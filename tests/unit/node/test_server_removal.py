@@ -34,7 +34,7 @@ def test_a_stream_with_a_leader_goes_on_without_it(leader: str) -> None:
 
 
 @pytest.mark.parametrize("leader", ["", "b", "e"])
-def test_a_stream_without_a_leader_who_is_here_may_need_it(leader: str) -> None:
+def test_a_stream_whose_leader_is_not_here_blocks_the_removal_of_a_server(leader: str) -> None:
     assert obstacle(peers="abc", members="abc", leader=leader) == "S"
     assert obstacle(peers="acd", members="bc", leader=leader) == "S"  # it is being replaced
     assert obstacle(peers="abc", members="ac", leader=leader) == "S"  # it may have joined

@@ -149,7 +149,7 @@ def test_one_of_the_two_is_enough_and_the_other_is_made_anew(name: str, harm: Ha
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_without_both_nobody_says_whose_data_it_is(harm: Harm) -> None:
+def test_a_single_server_refuses_a_store_without_both_identity_files(harm: Harm) -> None:
     """A single server refuses, changes nothing and says what may be done; a node of a cluster
     sets all aside and begins anew; with --accept-loss a single server takes it for its own."""
     disk = SimDisk()

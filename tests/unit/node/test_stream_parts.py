@@ -207,7 +207,7 @@ def test_a_full_disk_refuses_publishes_and_asks_for_space() -> None:
     assert bed.reclaims == 1 and not bed.raft.entries
 
 
-def test_a_closed_intake_answers_nobody() -> None:
+def test_a_closed_intake_answers_no_publish() -> None:
     bed = Bed()
     bed.intake.close()
     sink = bed.publish(b"a")

@@ -139,7 +139,7 @@ def test_messages_published_meanwhile_count() -> None:
     assert world.box.machine.index.count == 80
 
 
-def test_what_a_purge_keeps_stays_though_others_leave_meanwhile() -> None:
+def test_messages_that_a_purge_keeps_stay_while_acks_or_age_remove_others() -> None:
     """Acks of a work queue, or age, take the oldest in between: then so many fewer are left to be
     purged. The purge took as many as it had counted at first, from what it was to keep."""
     for pattern, kept in ((b"", list(range(81, 101))), (b"a.*", list(range(81, 101)))):
@@ -199,7 +199,7 @@ def test_the_newest_value_of_a_key_stays_though_others_leave_meanwhile() -> None
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_comes_and_goes_between_the_steps_is_as_if_there_were_none(seed: int) -> None:
+def test_a_stepwise_purge_keeps_what_a_purge_at_once_keeps(seed: int) -> None:
     """Beside the steps, one stream for which the command came at their beginning, and one for
     which it came at their end: what both keep is kept, and nothing that the second would not."""
     rng = random.Random(seed)
@@ -282,7 +282,7 @@ def interested(count: int) -> World:
     return world
 
 
-def test_what_only_a_deleted_consumer_wanted_leaves_after_the_deletion() -> None:
+def test_messages_that_only_a_deleted_consumer_wanted_leave_after_its_deletion() -> None:
     world = interested(100)
     command = world.trimmer.lightened([commands.DELETE_CONSUMER, 1, "one", 0, ""], 1)
     assert command[5:] == [True]
@@ -383,7 +383,7 @@ def test_rows_of_one_step_are_bounded() -> None:
     assert world.steps >= 1000 // (4 * STEP)
 
 
-def test_whoever_waits_hears_that_this_node_leads_no_more() -> None:
+def test_callers_that_wait_for_a_purge_hear_of_a_lost_leadership() -> None:
     world = World()
     world.fill(100)
     heard: list[Any] = []
@@ -402,7 +402,7 @@ def test_whoever_waits_hears_that_this_node_leads_no_more() -> None:
     assert not world.trimmer.is_due
 
 
-def test_of_an_outcome_only_a_count_is_added_to() -> None:
+def test_a_stepped_outcome_adds_up_counts_only() -> None:
     heard: list[Any] = []
     for outcome in (4, True, "other"):
         SteppedOutcome(heard.append, 3)(outcome)
@@ -441,7 +441,7 @@ def test_a_group_removes_what_a_deleted_consumer_wanted() -> None:
     assert leader.machine.state()["messages"] == 0
 
 
-def test_a_group_removes_what_nobody_wants_once_all_its_members_know_how() -> None:
+def test_a_group_removes_unwanted_messages_once_all_its_members_know_how() -> None:
     leader = Leader(retention="interest")
     config = {"durable_name": "C", "ack_policy": "explicit", "deliver_policy": "all"}
     leader.propose([commands.CREATE_CONSUMER, 1, "C", config, "", False])

@@ -74,7 +74,7 @@ def test_ballots(voters: str, voters_out: str, answers: str, outcome: str) -> No
     assert found == outcome
 
 
-def test_who_has_no_link_will_not_answer() -> None:
+def test_a_ballot_is_lost_when_the_missing_voter_has_no_link() -> None:
     ballot = Ballot()
     ballot.record("a", is_granted=True)
     ballot.record("b", is_granted=False)
@@ -124,7 +124,7 @@ def test_acks_and_heartbeats_of_an_uncertain_member_prove_nothing() -> None:
     assert ("b", Certify(1, 2)) in ready.send_now
 
 
-def test_what_it_acked_before_counts_no_more() -> None:
+def test_acks_of_before_a_voter_forgot_count_no_more() -> None:
     """b acked entry 2 and forgot it; c has not got it: 2 is not committed."""
     cluster = elected()
     core = cluster.core("a")
@@ -170,7 +170,7 @@ def test_a_vote_by_surprise_certifies_nothing_at_once() -> None:
         assert (("b", Certify(1, 1)) in sent(cluster, "a")) is is_known
 
 
-def test_who_may_have_forgotten_once_more_is_not_certified_at_once() -> None:
+def test_a_voter_that_may_have_forgotten_again_is_not_readmitted_at_once() -> None:
     """The election was unanimous and b known to be in doubt; then the link to it broke."""
     cluster = Cluster(list("ab"))
     core = cluster.core("a")
@@ -188,7 +188,7 @@ def test_who_may_have_forgotten_once_more_is_not_certified_at_once() -> None:
     assert not [message for _, message in sent(cluster, "a") if isinstance(message, Certify)]
 
 
-def test_who_lacks_the_entry_that_ends_its_doubt_is_not_certified() -> None:
+def test_a_recovering_voter_is_readmitted_only_with_the_entry_that_ends_its_recovery() -> None:
     """Others have committed it."""
     cluster = elected()
     core = cluster.core("a")
@@ -228,7 +228,7 @@ def test_acts_as_certain_only_when_that_is_durable() -> None:
     assert sent(cluster, "c") == [("a", HeartbeatReply(1, 10))]
 
 
-def test_whoever_certified_has_the_vote_of_that_term() -> None:
+def test_the_leader_that_readmits_a_voter_has_its_vote_of_that_term() -> None:
     """c, wiped and certified by a in term 1, restarts: a late candidate of term 1 gets nothing."""
     cluster = elected()
     cluster.wipe("c")
@@ -292,7 +292,7 @@ def test_trusts_no_commit_that_it_cannot_check() -> None:
     assert core.term == 3
 
 
-def test_a_lost_hard_state_is_no_corruption_for_who_admits_it() -> None:
+def test_a_lost_hard_state_is_no_corruption_for_a_recovering_voter() -> None:
     entry = Entry(4, 1, b"x", chain=next_chain(0, 4, 1, b"x"))
     disk = Disk()
     disk.entries[1] = entry
@@ -392,7 +392,7 @@ def b_in_memory(log: LogState, **facts: Any) -> RaftCore:
         ("ab", True, False, False),  # on disk nobody begins anew
     ],
 )
-def test_who_holds_what_all_voters_forgot_takes_no_part(
+def test_a_member_with_entries_that_all_voters_forgot_takes_no_part(
     voters: str, is_uncertain: bool, is_in_memory: bool, is_outlived: bool
 ) -> None:
     """b's state ends at 62; a, which leads, began anew and committed 8: simulator seed 31667."""
@@ -412,7 +412,7 @@ def test_who_holds_what_all_voters_forgot_takes_no_part(
 
 @pytest.mark.parametrize("term", [1, 2])
 @pytest.mark.parametrize("kind", [Heartbeat, Append, SnapshotOffer, Quiesce])
-def test_who_led_before_a_group_began_anew_does_not_lead_it_any_more(kind: type, term: int) -> None:
+def test_the_leader_of_before_a_group_began_anew_is_not_followed(kind: type, term: int) -> None:
     """a led a, b and c, and was cut off when they made b the only voter. Then b forgot all, and
     leads alone; a has not heard of any of it: simulator seed 540019, varied."""
     core = b_in_memory(LogState(HardState(), 1, 0, 0, 0), voters="b", is_uncertain=False)
@@ -430,7 +430,7 @@ def test_who_led_before_a_group_began_anew_does_not_lead_it_any_more(kind: type,
     assert (core.is_leader, core.term) == (True, 1)
 
 
-def test_who_leads_with_others_follows_one_of_them_in_a_later_term() -> None:
+def test_a_leader_of_several_voters_follows_one_of_them_in_a_later_term() -> None:
     """As on disk, and one who is no voter here may be one there by now: when we lead no more."""
     core = b_in_memory(LogState(HardState(1), 2, 1, 1, 5), voters="b", is_uncertain=False)
     while (ready := core.take(64, 1 << 20)) is not None:
@@ -442,7 +442,7 @@ def test_who_leads_with_others_follows_one_of_them_in_a_later_term() -> None:
 
 
 @pytest.mark.parametrize("commit", [1, 2])
-def test_what_was_committed_and_forgotten_gives_way_at_one_that_left(commit: int) -> None:
+def test_only_uncommitted_entries_of_a_former_member_are_overwritten(commit: int) -> None:
     """b led, made a its only voter, and left. a forgot all but the first entry and leads on; its
     second entry is not b's, which was committed: simulator seed 31157."""
     core = b_in_memory(LogState(HardState(1), 1, 0, 0, 0), voters="a", is_uncertain=False)
@@ -487,7 +487,9 @@ def test_a_learner_that_remembers_does_not_bar_voters_that_forgot(
 
 
 @pytest.mark.parametrize("rejoins", [False, True])
-def test_who_was_a_voter_and_left_elects_nobody_who_lacks_that_it_left(rejoins: bool) -> None:
+def test_a_former_voter_grants_no_vote_to_a_candidate_that_lacks_its_departure(
+    rejoins: bool,
+) -> None:
     """c, cut off, still counts on b, which has left the group, or is in it as a learner again: b
     was taken for a mere learner, and its grant made c lead beside a. Simulator seed 8100004."""
     core = b_in_memory(
@@ -545,7 +547,9 @@ def test_a_snapshot_below_what_counts_is_not_fetched(
 
 
 @pytest.mark.parametrize("is_incomplete", [True, False])
-def test_who_begins_anew_without_a_snapshot_speaks_first(is_incomplete: bool) -> None:
+def test_a_member_that_begins_anew_without_a_snapshot_answers_its_first_heartbeat(
+    is_incomplete: bool,
+) -> None:
     """A leader that saw it diverge sends it no entries until then: simulator seed 50728. Its leader
     may have been in doubt of it before, and learns nothing from a heartbeat."""
     start = LogState(HardState(3, "", 0, True), 1, 0, 0, 0)
@@ -578,7 +582,7 @@ def forgetful(learners: str = "bc") -> Cluster:
     return cluster
 
 
-def test_a_learner_leads_by_the_grant_of_everybody_who_may_have_more() -> None:
+def test_a_learner_wins_a_forced_election_with_the_grants_of_all_members() -> None:
     """Its only voter is in doubt, and has nothing any more: b leads, and what it has is committed
     once a has it too, whom it vouches for at once."""
     cluster = forgetful()
@@ -601,7 +605,7 @@ def test_a_learner_leads_by_the_grant_of_everybody_who_may_have_more() -> None:
     assert not cluster.core("b").is_leader, "it left the group, as any leader that does"
 
 
-def test_the_term_of_who_stands_in_begins_with_what_it_was_given() -> None:
+def test_the_term_of_a_forced_election_begins_with_the_given_entry() -> None:
     """And with nothing of it once that election came to nothing."""
     cluster = forgetful()
     cluster.cut("c")
@@ -623,7 +627,7 @@ def test_the_term_of_who_stands_in_begins_with_what_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("who", ["a", "c"])
-def test_who_has_less_does_not_stand_in(who: str) -> None:
+def test_a_member_with_less_log_wins_no_forced_election(who: str) -> None:
     cluster = forgetful()
     cluster.core(who).stand_in(frozenset("abc"))
     cluster.run()
@@ -632,7 +636,7 @@ def test_who_has_less_does_not_stand_in(who: str) -> None:
 
 
 @pytest.mark.parametrize("silent", ["a", "c", "d"])
-def test_nobody_stands_in_without_an_answer_of_all(silent: str) -> None:
+def test_a_forced_election_needs_an_answer_of_every_member(silent: str) -> None:
     """The voter, a learner, or somebody whom only the meta group names: d may be a voter by an
     entry that nobody here has."""
     cluster = forgetful()
@@ -648,7 +652,7 @@ def test_nobody_stands_in_without_an_answer_of_all(silent: str) -> None:
     assert cluster.core("b").role == FOLLOWER, "it was asked once"
 
 
-def test_a_voter_in_doubt_that_believes_to_be_alone_asks_whom_meta_names() -> None:
+def test_a_recovering_voter_alone_by_its_log_asks_the_members_of_the_meta_group() -> None:
     """a forgot that it had b for a learner, or more: what it proves of its log does not say so."""
     cluster = Cluster(["a"], extra=["b"])
     disk = cluster.close("a")
@@ -667,7 +671,7 @@ def test_a_voter_in_doubt_that_believes_to_be_alone_asks_whom_meta_names() -> No
     assert cluster.core("a").is_leader and not cluster.core("a").is_uncertain
 
 
-def test_nobody_stands_in_for_a_leader_that_is_heard() -> None:
+def test_a_forced_election_does_not_replace_a_leader_that_is_heard() -> None:
     cluster = Cluster(["a"], ["b"])
     cluster.run()
     cluster.core("b").stand_in(frozenset("ab"))

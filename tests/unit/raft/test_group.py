@@ -107,7 +107,7 @@ def test_an_append_commits_no_more_than_it_vouches_for() -> None:
     assert (core.log.last_chain, core.commit) == (new.chain, 2)
 
 
-def test_who_has_another_last_entry_does_not_go_to_rest() -> None:
+def test_a_follower_whose_last_entry_differs_does_not_go_to_rest() -> None:
     """It has as many as the leader; the last one is of an earlier term."""
     cluster = with_an_entry_of_a_alone()
     core = cluster.core("b")
@@ -459,7 +459,7 @@ def test_a_vote_counts_when_no_earlier_membership_is_needed_any_more() -> None:
     assert core.has_vote("b")
 
 
-def test_who_is_frozen_does_not_follow() -> None:
+def test_a_silent_learner_counts_as_close_but_not_as_following() -> None:
     """Its link is up for a while, and it has all there was: its vote would be waited for."""
     cluster = Cluster(["a"], ["b", "c"])
     cluster.elect("a")

@@ -103,7 +103,9 @@ def test_group_with_peers_keeps_a_window(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [entry.index for entry in log.entries] == [6, 7]
 
 
-def test_what_can_not_be_read_is_as_if_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_stored_entries_cannot_be_read_counts_as_compacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also when a snapshot of before is saved only then; a later one goes on from there."""
     monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
     log, _ = make([1, 2, 3, 4, 4, 5, 5, 5])
@@ -122,7 +124,7 @@ def test_what_can_not_be_read_is_as_if_compacted(monkeypatch: pytest.MonkeyPatch
     assert [entry.index for entry in log.slice(7, last=8, max_entries=9, max_bytes=99)] == [7, 8]
 
 
-def test_what_is_not_emitted_yet_can_not_be_done_without() -> None:
+def test_stored_entries_that_are_not_emitted_yet_cannot_be_dropped() -> None:
     _, disk = make([1, 1, 2, 2])
     big = RaftLog(disk.state(), disk, applied=0, membership=simple("abc"))
     big.entries = []
@@ -180,7 +182,9 @@ def test_snapshot_holds_the_membership_of_its_own_index() -> None:
     assert log.memberships == [(3, simple("ab")), (4, simple("a"))]
 
 
-def test_what_leaves_memory_below_the_snapshot_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_below_the_snapshot_are_gone_when_they_leave_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Compaction may outlive its storage in memory only; peers that need more get the snapshot."""
     monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
     log, _ = make([1, 1, 2, 2, 2, 2])
@@ -286,7 +290,7 @@ def test_the_windows_of_thousands_with_little_in_them_are_bounded_too() -> None:
     assert count > 2000
 
 
-def test_what_is_not_emitted_stays_in_memory() -> None:
+def test_entries_that_are_not_emitted_stay_in_memory() -> None:
     windows = MemoryShare(4 * RAFT_WINDOW_STEP_BYTES)
     first, _ = window(windows, entries=3)
     add(first, 1, b"open")
@@ -294,7 +298,7 @@ def test_what_is_not_emitted_stays_in_memory() -> None:
     assert [entry.data for entry in first.entries] == [b"open"]
 
 
-def test_what_is_nowhere_else_stays_in_memory() -> None:
+def test_entries_after_the_snapshot_of_a_memory_group_stay_in_memory() -> None:
     """A group in memory has only its snapshot besides."""
     windows = MemoryShare(4 * RAFT_WINDOW_STEP_BYTES)
     first, disk = window(windows, entries=2, is_in_memory=True)
@@ -306,7 +310,7 @@ def test_what_is_nowhere_else_stays_in_memory() -> None:
     assert (first.base_index, first.snapshot_index) == (1, 1)
 
 
-def test_one_log_alone_keeps_its_window_and_who_ends_gives_it_back() -> None:
+def test_one_log_alone_keeps_its_window_and_a_log_that_ends_returns_it() -> None:
     windows = MemoryShare(RAFT_WINDOW_STEP_BYTES)
     log, _ = window(windows, entries=3)
     assert len(log.entries) == 3

@@ -124,7 +124,9 @@ def went_on_without_a(
 
 
 @pytest.mark.parametrize("has_terms", [False, True])
-def test_who_has_more_than_its_leader_notices_that_it_differs(has_terms: bool) -> None:
+def test_a_restored_member_with_more_entries_than_its_leader_reports_that_it_differs(
+    has_terms: bool,
+) -> None:
     """Also if nobody knows the terms of what its snapshot covers: none is above the last one."""
     cluster = went_on_without_a(common=5, has_terms=has_terms)
     cluster.pass_time(1000)
@@ -133,7 +135,9 @@ def test_who_has_more_than_its_leader_notices_that_it_differs(has_terms: bool) -
 
 
 @pytest.mark.parametrize(("common", "is_compacted"), [(RAFT_APPEND_ENTRIES + 10, False), (5, True)])
-def test_who_differs_notices_it_after_each_start(common: int, is_compacted: bool) -> None:
+def test_a_diverged_member_reports_that_it_differs_after_each_start(
+    common: int, is_compacted: bool
+) -> None:
     """a is killed before it begins anew, and knows no more that it differs. b must not ask from the
     beginning: what both have, as entries or in a snapshot, a acks as it did before, for ever."""
     cluster = went_on_without_a(common=common, is_compacted=is_compacted)

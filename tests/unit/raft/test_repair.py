@@ -127,7 +127,9 @@ def test_a_rotten_log_is_given_up_and_what_it_acked_counts_as_forgotten() -> Non
         (2, 3),
     ],
 )
-def test_what_was_committed_here_and_is_another_there_is_given_up(base: int, previous: int) -> None:
+def test_a_member_whose_committed_entries_differ_from_the_leaders_has_diverged(
+    base: int, previous: int
+) -> None:
     """c comes back with four entries that were committed; all voters had forgotten the last two,
     and the group went on without them. c took entries after others, or acked all four as its own
     and was asked again and again, with one more entry of the leader's each time."""

@@ -26,7 +26,7 @@ def test_silence_costs_nothing() -> None:
     assert cluster.core("a").is_leader
 
 
-def test_who_rests_keeps_nothing_in_memory() -> None:
+def test_a_group_at_rest_keeps_no_entries_in_memory() -> None:
     """Each kept up to 32 MiB for followers that had it all: 27 GB with a thousand streams."""
     cluster = resting()
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_leader_that_rests_keeps_what_a_dead_follower_lacks() -> None:
     assert [member.core.log.entries for member in cluster.members.values()] == [[], [], []]
 
 
-def test_whoever_was_not_told_of_links_beats_on() -> None:
+def test_a_leader_that_knows_no_links_keeps_sending_heartbeats() -> None:
     cluster = Cluster(list("abc"))
     cluster.elect("a")
     cluster.pass_time(3000)
@@ -123,7 +123,7 @@ def test_a_member_that_begins_anew_without_its_state_is_made_whole() -> None:
     assert all(each.core.is_quiescent for each in cluster.members.values())
 
 
-def test_who_begins_anew_just_before_the_group_rests_knows_that_it_has_all() -> None:
+def test_a_member_restarted_just_before_rest_learns_the_commit_from_quiesce() -> None:
     """The word that all may rest is the first it hears of its leader, and the last for long."""
     cluster = resting()
     cluster.core("a").propose(b"x")
@@ -149,7 +149,7 @@ def test_no_help_to_depose_a_leader_that_rests() -> None:
     assert len(beats) == 2
 
 
-def test_who_is_cut_off_from_a_leader_that_rests_does_not_come_to_lead() -> None:
+def test_a_voter_cut_off_from_a_leader_at_rest_does_not_become_leader() -> None:
     """The others are woken by its campaign, their leader is not. They ask it before they help: else
     it rests on as a leader of before, and its clients are cut off instead."""
     for seed in range(20):
@@ -196,7 +196,7 @@ def test_a_dead_leader_is_replaced_at_once() -> None:
         assert cluster.now_ms - since_ms <= 700
 
 
-def test_whoever_comes_back_is_told_who_leads() -> None:
+def test_a_member_that_returns_to_a_group_at_rest_learns_its_leader() -> None:
     cluster = resting()
     disk = cluster.crash("c")
     cluster.core("a").propose(b"x")

@@ -21,7 +21,7 @@ def bereft(seed: int) -> Cluster:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_do_not_stand_at_the_same_time(seed: int) -> None:
+def test_two_voters_without_a_leader_do_not_stand_at_the_same_time(seed: int) -> None:
     """With thousands of groups an answer takes longer than dice can set two candidates apart: half
     of the groups had a second election, and some a seventh."""
     cluster = bereft(seed)
@@ -30,7 +30,7 @@ def test_they_do_not_stand_at_the_same_time(seed: int) -> None:
     assert second >= TURN_MS + LEADER_LOST_MS[0]
 
 
-def test_who_has_more_does_not_wait_for_its_turn_if_the_other_stands_in_vain() -> None:
+def test_a_voter_with_more_log_stands_early_when_the_other_stood_in_vain() -> None:
     """It refuses, so it knows: a group waits no longer where the first one lacks an entry."""
     cluster = Cluster(list("abc"))
     cluster.has_links = True

@@ -33,7 +33,7 @@ def file_at(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT)
 
 
-def test_it_is_the_file_that_the_cache_would_have_written(tmp_path: Path) -> None:
+def test_direct_writes_give_the_file_that_cached_writes_give(tmp_path: Path) -> None:
     """Also between writes through the cache, and over what is there."""
     chance = random.Random(1)
     disk = OsDisk()
@@ -53,7 +53,7 @@ def test_it_is_the_file_that_the_cache_would_have_written(tmp_path: Path) -> Non
     assert (tmp_path / "f").read_bytes() == wanted
 
 
-def test_whole_pages_do_not_go_through_the_cache_but_for_the_last(tmp_path: Path) -> None:
+def test_a_direct_write_caches_only_its_unaligned_ends(tmp_path: Path) -> None:
     cached: list[tuple[int, int]] = []  # (offset, size)
 
     def write(fd: int, data: Buffer, offset: int) -> None:

@@ -190,7 +190,7 @@ def test_a_group_that_pins_old_segments_is_a_straggler_until_it_is_released() ->
     assert len(bed.segments()) == 1
 
 
-def test_entries_that_nobody_will_release_are_written_again() -> None:
+def test_pinned_entries_of_a_stopped_group_are_rewritten() -> None:
     """Or their group would keep all that others log from then on. At no moment are they missing."""
     bed = Bed()
     for index in range(1, 41):
