@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
 from streamd.net.client.auth import Check, ClientPolicy, Identity
-from streamd.net.client.busy_poll import BusyPoll
 from streamd.net.client.keep_alive import KeepAlive
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.output import Output
@@ -40,7 +39,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_auth_timer",
-        "_busy_poll",
         "_connections",
         "_guard",
         "_held",
@@ -70,7 +68,6 @@ class Connection(asyncio.Protocol):
         connections: OpenConnections,
         passwords: PasswordChecks,
         info: ServerInfo,
-        busy_poll: BusyPoll,
         loop: asyncio.AbstractEventLoop,
         tracer: Tracer | None,
     ) -> None:
@@ -80,7 +77,6 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._passwords = passwords
         self._info = info
-        self._busy_poll = busy_poll
         self._loop = loop
         self._tracer = tracer
         options = policy.options
@@ -94,9 +90,7 @@ class Connection(asyncio.Protocol):
         self.output = Output(
             router,
             self._guard,
-            busy_poll,
             profile,
-            call_soon=loop.call_soon,
             drop_subscription=self._drop_subscription,
             stall=self._stall,
         )
@@ -148,9 +142,6 @@ class Connection(asyncio.Protocol):
         """Parse a chunk and handle its events, or hold them."""
         if self.output.is_closed:
             return
-        busy_poll = self._busy_poll
-        if busy_poll.is_polling:
-            busy_poll.on_input()
         self.last_read_ns = time.time_ns()
         session = self.session
         if session.state is _STRANGER and data[0] not in b"cC":

@@ -1,7 +1,7 @@
 """The TCP listener for clients: accepts connections, informs them, and sends them away.
 
 Makes the parts that all client connections share: the policy, the registry of open connections,
-password checks, the INFO document and busy polling.
+password checks and the INFO document.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 
 from streamd.config.options import Options
 from streamd.net.client.auth import ClientPolicy
-from streamd.net.client.busy_poll import BusyPoll
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.connection import Connection
 from streamd.net.client.open_connections import OpenConnections
@@ -49,7 +48,6 @@ class Listener:
             self.policy, registry, lambda: router.output_queue.clock(), log, connections_max
         )
         self.passwords = PasswordChecks()
-        self.busy_poll = BusyPoll()
         self.info = ServerInfo(
             options,
             server_id=server_id,
@@ -83,7 +81,6 @@ class Listener:
             self.connections,
             self.passwords,
             self.info,
-            self.busy_poll,
             loop or asyncio.get_running_loop(),
             tracer,
         )

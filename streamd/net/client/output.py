@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamd.net.client.auth import UserRights
-from streamd.net.client.busy_poll import BusyPoll
 from streamd.net.client.profile import ClientProfile, after_end
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.pubsub.message_router import MessageRouter
@@ -29,8 +28,6 @@ class Output:
     """Lines on their way to one client. Nothing is sent before `open` or after `close`."""
 
     __slots__ = (
-        "_busy_poll",
-        "_call_soon",
         "_guard",
         "_queue",
         "_router",
@@ -58,10 +55,8 @@ class Output:
         self,
         router: MessageRouter,
         guard: SlowConsumerGuard,
-        busy_poll: BusyPoll,
         profile: ClientProfile,
         *,
-        call_soon: Callable[..., Any],
         drop_subscription: Callable[[Subscription], None],
         stall: Callable[[float], None],
     ) -> None:
@@ -71,8 +66,6 @@ class Output:
         self._queue = router.output_queue
         self._table = router.subscriptions.table
         self._guard = guard
-        self._busy_poll = busy_poll
-        self._call_soon = call_soon
         self._write_bytes: Callable[[bytes], None] = _not_open
         self._sent_msgs = 0  # `out_msgs` at the last flush
         self.profile = profile
@@ -238,7 +231,6 @@ class Output:
         self.out_bytes += body_bytes
         sub.delivered_count += 1
         self.send_blob(blob)
-        self._busy_poll.on_ack(self._call_soon)
         return True
 
     def _answer_run(self, stream: bytes, replies: list[bytes], seqs: range) -> bool:
