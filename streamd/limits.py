@@ -287,7 +287,7 @@ GC_THRESHOLDS: Final = (50_000, 2, 20_000)  # batches make many tuples that die 
 """A look at 50,000 objects holds the loop for 12 ms. What survives two such looks is looked at
 once more, together, and then hardly ever: after fifty of them that took a second."""
 SWITCH_INTERVAL_S: Final = 0.0005  # how long a running thread keeps the interpreter from another
-OPEN_FILES: Final = 65_536  # connections, and one or two files of each stream being written
+OPEN_FILES: Final = 65_536  # connections, and a file of each stream being written
 OPEN_FILES_KEPT: Final = 4096  # of them not for clients: without a file to write a stream stops
 OPEN_FILES_KEPT_FRACTION: Final = 2  # where the process may open few, that share of them
 OPEN_FILES_MIN: Final = 64  # that a server with JetStream needs: 30 at rest, some to work with

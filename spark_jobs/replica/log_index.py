@@ -11,7 +11,6 @@ when it is read after that.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -32,8 +31,6 @@ from streamd.errors import CorruptionError
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
-_TRIES: Final = 5  # of a batch that was durable and is not whole
-_PAUSE_S: Final = 0.01  # a write past the page cache is seen a moment later
 
 
 class _Start(NamedTuple):
@@ -259,18 +256,15 @@ class _SegmentReader:
 
         Raises CorruptionError if a later batch says that it was durable and it stays damaged.
         """
-        witness = ""
-        for attempt in range(_TRIES):
-            time.sleep(_PAUSE_S * attempt)
-            witness = self._witness(offset, expected)
-            if not witness:
-                return None
-            # Read after its witness was: a batch that was only being written is whole by now.
-            self._reader.forget()
-            found = self._batch(offset, expected)
-            if found is not None:
-                return found
-        raise CorruptionError(f"{self._path}: offset {offset}: {witness}")
+        witness = self._witness(offset, expected)
+        if not witness:
+            return None
+        # Read after its witness was: a batch that was only being written is whole by now.
+        self._reader.forget()
+        found = self._batch(offset, expected)
+        if found is None:
+            raise CorruptionError(f"{self._path}: offset {offset}: {witness}")
+        return found
 
     def _witness(self, offset: int, expected: int) -> str:
         """Which batch behind `offset` says that batch `expected` was durable, in words."""

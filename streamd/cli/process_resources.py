@@ -80,13 +80,13 @@ def check_files() -> None:
 
 
 def open_blocks_max() -> int:
-    """Bound on block files open for writing, which leaves all other files that the server needs;
-    each may be open twice (store/direct_io.py)."""
+    """Bound on block files open for writing, which leaves all other files that the server
+    needs."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = limits.OPEN_FILES
     kept = min(limits.OPEN_FILES_KEPT, files // limits.OPEN_FILES_KEPT_FRACTION)
-    return max(4, (kept - min(limits.OPEN_FILES_OTHER, kept // 2)) // 2)
+    return max(4, kept - min(limits.OPEN_FILES_OTHER, kept // 2))
 
 
 def files_reserved() -> int:

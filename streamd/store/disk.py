@@ -23,7 +23,6 @@ from typing import Any, Protocol, TypeVar
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import NOT_OPENED, DiskError, ReadError
-from streamd.store.direct_io import DirectWriter
 from streamd.types import Buffer
 
 T = TypeVar("T")
@@ -52,14 +51,8 @@ class Disk(Protocol):
     def pwrite(self, fd: int, data: Buffer, offset: int) -> None:
         """Write all of `data`."""
 
-    def writev(
-        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
-    ) -> None:
-        """Write all `buffers`, one after the other, from `offset` on.
-
-        With `past_cache` without keeping them in memory, if that can be done: for many bytes that
-        are not read soon.
-        """
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all `buffers`, one after the other, from `offset` on."""
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
@@ -141,7 +134,6 @@ class OsDisk:
     """The operating system's files."""
 
     def __init__(self) -> None:
-        self._direct = DirectWriter(self.pwrite)
         self._is_abandoned = False
         self._reserved: list[int] = []  # files kept open; touched by all threads
         self._reserved_wanted = 0
@@ -162,7 +154,6 @@ class OsDisk:
                 os.close(self._reserved.pop())
 
     def close(self, fd: int) -> None:
-        self._direct.close(fd)
         os.close(fd)
         if len(self._reserved) < self._reserved_wanted:
             self._fill_reserve()
@@ -193,11 +184,7 @@ class OsDisk:
                     raise OSError(errno.EIO, "a write made no progress")
                 written += count
 
-    def writev(
-        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
-    ) -> None:
-        if past_cache and self._direct.write(fd, buffers, offset):
-            return
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         if len(buffers) > _IOV_MAX:
             self.pwrite(fd, b"".join(buffers), offset)
             return

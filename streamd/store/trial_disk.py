@@ -99,9 +99,7 @@ class TrialDisk:
         self._make_own(fd)
         self._disk.pwrite(fd, data, offset)
 
-    def writev(
-        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
-    ) -> None:
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         self._make_own(fd)
         self._disk.writev(fd, buffers, offset)
 

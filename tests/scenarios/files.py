@@ -143,7 +143,7 @@ def falsify(
 
 
 def _open(disk: SimDisk, directory: str, uid: int) -> StreamStore:
-    return StreamStore.open(disk, directory, uid, Inline())  # type: ignore[arg-type]
+    return StreamStore.open(disk, directory, uid, Inline())
 
 
 def purged(up_to: int) -> Callable[[StreamMachine], list[tuple[Any, ...]]]:

@@ -314,9 +314,7 @@ class SimDisk:
             end = offset + len(blob)
             inode.bad = [(lo, hi) for lo, hi in inode.bad if not (offset <= lo and hi <= end)]
 
-    def writev(
-        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
-    ) -> None:
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         self.pwrite(fd, b"".join(buffers), offset)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:

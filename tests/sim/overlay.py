@@ -172,9 +172,7 @@ class OverlayDisk(OsDisk):
                 view = view[count:]
                 offset += count
 
-    def writev(
-        self, fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False
-    ) -> None:
+    def writev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
         self.pwrite(fd, b"".join(buffers), offset)
 
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:

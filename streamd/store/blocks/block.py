@@ -88,11 +88,8 @@ class BlockFiles:
         record = next(fmt.scan(blob), None)
         return record.seq if record is not None and record.type == fmt.FRAME else 0
 
-    def write(self, writes: list[Write], *, past_cache: bool = False) -> None:
-        """Carry out `writes` in order: neighbours in one block are one system call.
-
-        With `past_cache` readers will not find the bytes in memory (`Disk.writev`).
-        """
+    def write(self, writes: list[Write]) -> None:
+        """Carry out `writes` in order: neighbours in one block are one system call."""
         disk = self._disk
         self._check()
         at = 0
@@ -109,7 +106,7 @@ class BlockFiles:
                 end += len(blob)
                 at += 1
             fd = self._open_to_write(block_no, offset)
-            disk.writev(fd, buffers, offset, past_cache=past_cache)
+            disk.writev(fd, buffers, offset)
             if is_seal:
                 disk.crash_point("BLOCK_SEALED")
                 disk.fdatasync(fd)

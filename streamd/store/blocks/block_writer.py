@@ -18,7 +18,6 @@ from streamd.store.disk import disk_error
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
 FLUSH_BYTES = 1024 * 1024  # gathered before a write; less where many streams gather
-BEHIND_BYTES = 2 * FLUSH_BYTES  # unwritten: more than one write in hand and one gathering
 
 
 class BlockWriter:
@@ -93,13 +92,11 @@ class BlockWriter:
         writes, self._gathered, size = self._gathered, [], self._gathered_bytes
         self._gathered_bytes = 0
         files, jobs = self._files, self._jobs
-        # Then the page cache is what takes long (docs/adr/0028), or the disk is the bottleneck.
-        is_behind = self.unwritten_bytes > BEHIND_BYTES
 
         def job() -> None:
             jobs.check()
             try:
-                files.write(writes, past_cache=is_behind)
+                files.write(writes)
             except OSError as err:
                 jobs.failure = disk_error("writing blocks", files.directory, err)
                 raise jobs.failure from err

@@ -20,7 +20,6 @@ from streamd.types import Buffer
 
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
-BULKY_BYTES = 256 * 1024  # larger batches go past the page cache: readers of the log have them yet
 _ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins with
 
 
@@ -110,7 +109,7 @@ class CurrentSegment:
         rest = -end % _PAGE
         if rest and end + rest <= self.capacity:
             buffers.append(_ZEROS[:rest])
-        self._disk.writev(self.fd, buffers, position, past_cache=size >= BULKY_BYTES)
+        self._disk.writev(self.fd, buffers, position)
         self.next_batch += 1
         self.position = position + wf.padded(size)
 

@@ -83,18 +83,18 @@ def test_the_default_store_directory_is_its_users_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("files", "clients", "blocks", "reserved"),
-    [(64, 32, 8, 8), (256, 128, 32, 16), (1024, 512, 160, 16), (65_536, 61_440, 1952, 16)],
+    [(64, 32, 16, 8), (256, 128, 64, 16), (1024, 512, 320, 16), (65_536, 61_440, 3904, 16)],
 )
 def test_open_files_are_shared_out(
     monkeypatch: pytest.MonkeyPatch, files: int, clients: int, blocks: int, reserved: int
 ) -> None:
-    """Each block may be open twice; what the log, listeners and peers need is left."""
+    """Files that the log, listeners and peers need are left."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     process_resources.check_files()
     assert process_resources.connections_max() == clients
     assert process_resources.open_blocks_max() == blocks
     assert process_resources.files_reserved() == reserved
-    assert clients + 2 * blocks + reserved < files
+    assert clients + blocks + reserved < files
 
 
 def test_a_process_that_may_open_too_few_files_says_how_many_it_needs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 from array import array
-from typing import Any
 
 import pytest
 
@@ -170,27 +169,6 @@ def test_appends_are_in_memory_at_once_and_in_the_file_after_a_flush() -> None:
     store.flush()
     thread.run()
     assert disk.contents(f"{DIRECTORY}/1.blk") == fmt.encode_block_header(7, 1) + blob
-
-
-def test_bulky_writes_bypass_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, thread = SimDisk(), SimThread()
-    store, _ = opened(disk, thread)
-    told: list[bool] = []
-    writev = disk.writev
-
-    def noted(*args: Any, past_cache: bool = False) -> None:
-        told.append(past_cache)
-        writev(*args, past_cache=past_cache)
-
-    monkeypatch.setattr(disk, "writev", noted)
-    blob = blob_of(1, 1, blocks_module.FLUSH_BYTES)
-    for number in range(4):  # the thread does nothing meanwhile
-        store.apply([(APPEND, 1, 64 + number * len(blob), blob)])
-    thread.run()
-    store.apply([(APPEND, 1, 64 + 4 * len(blob), blob)])
-    thread.run()
-    assert told == [False, True, True, True, False]
-    assert disk.contents(f"{DIRECTORY}/1.blk")[64:] == 5 * blob
 
 
 def test_chunks_read_of_many_streams_are_bounded_together() -> None:

@@ -6,19 +6,16 @@ import asyncio
 import errno
 import hashlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-import pytest
 
 from streamd.errors import DiskError
 from streamd.store.disk import DiskThread, OsDisk
 from streamd.store.wal.entry_index import SEGMENTS_MAX
-from streamd.store.wal.segment import BULKY_BYTES
 from streamd.store.wal.wal_writer import BATCH_BYTES_MIN
 from streamd.store.wal.write_ahead_log import Wal
-from streamd.types import Buffer, Entry, HardState, LogState
+from streamd.types import Entry, HardState, LogState
 from tests.sim.disk import SimDisk, SimThread
 
 
@@ -107,23 +104,6 @@ def test_a_closing_log_writes_what_was_held_back() -> None:
     bed.thread.run()
     bed.start()
     assert [entry.index for entry in bed.wal.read(5, 1, 2, 1 << 20)] == [1]
-
-
-def test_only_bulky_batches_go_past_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    bed = Bed(segment_bytes=4 << 20)
-    told: list[tuple[int, bool]] = []
-    writev = bed.disk.writev
-
-    def noted(fd: int, buffers: Sequence[Buffer], offset: int, *, past_cache: bool = False) -> None:
-        told.append((sum(map(len, buffers)), past_cache))
-        writev(fd, buffers, offset, past_cache=past_cache)
-
-    monkeypatch.setattr(bed.disk, "writev", noted)
-    for index, size in enumerate((100, 200_000, 300_000), start=1):
-        bed.append(index, bytes(size))
-        bed.thread.run()
-    assert [past for _, past in told] == [False, False, True]
-    assert told[2][0] >= BULKY_BYTES > told[1][0]
 
 
 def test_entries_are_read_back_within_a_byte_limit_but_at_least_one() -> None:
