@@ -271,15 +271,40 @@ def test_a_package_readme_names_the_files_of_its_package(name: str) -> None:
     assert not gone, f"named, but not there: {sorted(gone)}"
 
 
-def test_the_journeys_name_functions_that_exist() -> None:
-    """Each `file: function` in ARCHITECTURE.md is there, so a reader can follow it."""
+def journeys() -> dict[str, list[str]]:
+    """Steps of each journey in ARCHITECTURE.md, by its title."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    steps = re.findall(r"`([\w/]+\.py): (\w+)`", text)
-    assert len(steps) > 50
-    gone = []
-    for name, function in steps:
-        path = PACKAGE / name
-        named = {each.name for each in functions(tree_of(path))} if path.exists() else set()
-        if function not in named:
-            gone.append(f"{name}: {function}")
-    assert not gone, gone
+    found = {}
+    for section in text.split("\n## Journeys\n")[1].split("\n## ")[0].split("\n### ")[1:]:
+        title, _, body = section.partition("\n")
+        steps = re.findall(r"^\d+\. (.+(?:\n {3,}.+)*)", body, re.MULTILINE)
+        if steps:
+            found[title] = steps
+    return found
+
+
+def test_each_step_of_a_journey_names_a_function_that_exists() -> None:
+    """A step is `file: function`, further functions of that file stand behind it; no step names a
+    file or a folder alone."""
+    assert len(journeys()) == 4
+    wrong = []
+    for title, steps in journeys().items():
+        for number, step in enumerate(steps, 1):
+            named = re.findall(r"`([\w/]+(?:\.py|/))?(?:: )?(\w*)`", step.split("`: ")[0] + "`")
+            place = ""
+            for where, function in named:
+                place = where or place
+                path = PACKAGE / place
+                is_there = place.endswith(".py") and path.exists()
+                if not is_there or function not in {f.name for f in functions(tree_of(path))}:
+                    wrong.append(f"{title} {number}: {place}: {function or 'no function'}")
+            if not named:
+                wrong.append(f"{title} {number}: no function")
+    assert not wrong, wrong
+
+
+def test_a_journey_crosses_at_most_40_files() -> None:
+    """A reader can follow a publish, a pull, a catch-up and the creation of a stream in a day."""
+    for title, steps in journeys().items():
+        files = set(re.findall(r"`([\w/]+\.py)", "\n".join(steps)))
+        assert len(files) <= 40, f"{title}: {len(files)} files"
