@@ -104,7 +104,7 @@ def _own_folder() -> Path:
     home.mkdir(mode=0o700, exist_ok=True)
     found = home.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise JavaMissing(f"{home} belongs to somebody else")
+        raise JavaMissing(f"{home} belongs to another user")
     return home
 
 

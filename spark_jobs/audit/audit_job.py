@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help="only this one; may be repeated",
+        help="only this stream; may be repeated",
     )
     what.add_argument(
         "--expect", metavar="FILE", help="acked publishes (Parquet or JSON) to look for"
@@ -75,8 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=FULL,
         help="quick: headers and footers; digest: and digests; full: every record (default)",
     )
-    what.add_argument("--throttle", type=float, default=0.0, metavar="MB/S", help="read no faster")
-    what.add_argument("--output", metavar="DIR", help="write findings.parquet, .json, report.html")
+    what.add_argument(
+        "--throttle", type=float, default=0.0, metavar="MB/S", help="read at most this fast"
+    )
+    what.add_argument(
+        "--output",
+        metavar="DIR",
+        help="write findings.parquet, findings.json and report.html to this directory",
+    )
     connect_arguments(parser, without=("servers",), title="connection of --live [or: environment]")
     spark_arguments(parser)
     return run_job(parser, _work, argv)

@@ -38,7 +38,7 @@ def read_footer(found: BlockFindings, blob: bytes, at: int) -> FooterColumns | N
         footer = decode_footer(blob)
         trailer = len(blob) - TRAILER_BYTES
         if crc32c(blob[:trailer]) != struct.unpack_from("<I", blob, trailer + 4)[0]:
-            raise CorruptionError("its trailer is damaged")
+            raise CorruptionError("the trailer of the block is damaged")
     except (CorruptionError, struct.error, AssertionError, KeyError, IndexError) as err:
         if not found.has("block-short", "footer-damaged"):
             found.add("footer-damaged", offset=at, expected="a footer", got=str(err))

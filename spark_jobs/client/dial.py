@@ -118,7 +118,7 @@ def _dial(
         learn(options, info, address)
         _names[str(address)] = str(info.get("server_name", ""))
         if server_name and info.get("server_name") != server_name:
-            raise WireLost(f"it is {info.get('server_name')!r}")
+            raise WireLost(f"this server is {info.get('server_name')!r}")
         secured = _secured(options, address, info, connection, deadline)
         if secured is not connection:
             connection, rest = secured, b""
@@ -167,7 +167,7 @@ def _info_of(line: bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not line.startswith(b"INFO ") or not isinstance(found, dict):
-        raise WireError(f"this is no NATS server: it began with {line[:60]!r}")
+        raise WireError(f"this is no NATS server: its first line is {line[:60]!r}")
     return found
 
 

@@ -97,8 +97,8 @@ def same_stream(wire: Wire, stream: str, created: str) -> StreamFacts:
         ) from None
     if facts.created != created:
         raise StreamChanged(
-            f"stream {stream!r} was deleted and created again: planned was the one of {created}, "
-            f"there is now one of {facts.created}"
+            f"stream {stream!r} was deleted and created again: the read was planned for the "
+            f"stream of {created}, the present one is of {facts.created}"
         )
     return facts
 

@@ -80,12 +80,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help="date (of ts, UTC), subject:N (token N, from 1), both, or none (default: date)",
     )
-    group.add_argument("--start-seq", type=_positive, metavar="SEQ", help="where to begin")
-    group.add_argument("--as-of", metavar="SEQ|TIME", help="nothing after it, inclusive")
+    group.add_argument(
+        "--start-seq", type=_positive, metavar="SEQ", help="first sequence to export"
+    )
+    group.add_argument(
+        "--as-of", metavar="SEQ|TIME", help="last sequence or time to export, inclusive"
+    )
     group.add_argument(
         "--accept-gaps",
         action="store_true",
-        help="go on where messages have left the stream before they were exported",
+        help="go on although messages left the stream before they were exported",
     )
     group.add_argument(
         "--accept-damage",
@@ -97,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         default=COMMIT_ROWS,
         metavar="N",
-        help="rows a killed run may have to do again (default: %(default)s)",
+        help="rows of one commit: a killed run repeats at most so many (default: %(default)s)",
     )
     group.add_argument(
         "--file-rows",
@@ -107,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         help="rows of one file (default: %(default)s)",
     )
     group.add_argument(
-        "--compact", action="store_true", help="afterwards, small files become large ones"
+        "--compact", action="store_true", help="afterwards, merge small files into large ones"
     )
     group.add_argument(
         "--verify",

@@ -137,7 +137,8 @@ class LocalFiles:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed holder lets go
             except BlockingIOError as err:
                 raise DirectoryBusy(
-                    f"{self.root}: another export is writing here; wait for it or end it"
+                    f"{self.root}: another export is writing to this directory; wait until it "
+                    "ends, or stop it"
                 ) from err
             yield
         finally:

@@ -58,7 +58,7 @@ def plan_of(
         strays = ledger.strays()
         if strays:
             raise JobError(
-                f"{args.to} has Parquet files of somebody else ({strays[0]}); "
+                f"{args.to} has Parquet files that no export wrote ({strays[0]}); "
                 "export into a new directory"
             )
         first = max(args.start_seq or 1, facts.first_seq)

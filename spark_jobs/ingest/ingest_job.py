@@ -83,12 +83,20 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--subject-template", required=True, metavar="TEXT", help="such as 'orders.{region}'"
     )
-    group.add_argument("--payload-columns", metavar="A,B", help="default: all columns")
-    group.add_argument("--raw", action="store_true", help="one payload column as it is, not JSON")
-    group.add_argument("--id-columns", metavar="A,B", help="make Nats-Msg-Id: a:b")
+    group.add_argument(
+        "--payload-columns", metavar="A,B", help="columns of the payload (default: all)"
+    )
+    group.add_argument(
+        "--raw", action="store_true", help="publish one payload column as it is, not as JSON"
+    )
+    group.add_argument(
+        "--id-columns", metavar="A,B", help="columns that make the Nats-Msg-Id, as a:b"
+    )
     group.add_argument("--headers", metavar="A,B", help="columns that become headers")
-    group.add_argument("--ttl-column", metavar="A", help="per-message TTL, such as 30s")
-    group.add_argument("--dry-run", action="store_true", help="show some messages, send none")
+    group.add_argument(
+        "--ttl-column", metavar="A", help="column with the TTL of a message, such as 30s"
+    )
+    group.add_argument("--dry-run", action="store_true", help="show some messages, publish none")
     sink_arguments(parser)
     return parser
 

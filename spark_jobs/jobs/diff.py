@@ -50,27 +50,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("diff", __doc__)
-    parser.add_argument("--stream", metavar="NAME", help="the name on both sides")
-    parser.add_argument("--subjects", metavar="LIST", help="only these; wildcards")
+    parser.add_argument("--stream", metavar="NAME", help="name of the stream on both sides")
+    parser.add_argument("--subjects", metavar="LIST", help="only these subjects, with wildcards")
     for side in SIDES:
         group = parser.add_argument_group(f"{side} stream")
-        group.add_argument(f"--{side}-stream", metavar="NAME", help="if the names differ")
+        group.add_argument(
+            f"--{side}-stream",
+            metavar="NAME",
+            help="name of the stream on this side, if the names differ",
+        )
         group.add_argument(f"--{side}-path", metavar="DIR", help="read files, ask no server")
-        group.add_argument(f"--{side}-replica", metavar="NODE", help="whose files, or which server")
+        group.add_argument(
+            f"--{side}-replica",
+            metavar="NODE",
+            help="name of the node whose files are read, or of the server that is asked",
+        )
         connect_arguments(parser, prefix=side, title=f"connection of the {side} stream")
     group = parser.add_argument_group("diff")
     group.add_argument(
         "--by", choices=("seq", "msg-id", "subject"), default="seq", help="(default: %(default)s)"
     )
     group.add_argument(
-        "--fields", metavar="LIST", help=f"what must be equal, of {','.join(FIELDS)}"
+        "--fields", metavar="LIST", help=f"fields that must be equal, of {','.join(FIELDS)}"
     )
-    group.add_argument("--ignore-headers", metavar="LIST", default="", help="names of headers")
     group.add_argument(
-        "--limit", type=int, default=20, metavar="N", help="records shown (default: %(default)s)"
+        "--ignore-headers", metavar="LIST", default="", help="headers that may differ, by name"
+    )
+    group.add_argument(
+        "--limit",
+        type=int,
+        default=20,
+        metavar="N",
+        help="count of records shown (default: %(default)s)",
     )
     group.add_argument("--output", choices=("table", "json", "parquet"), default="table")
-    group.add_argument("--to", metavar="DIR", help="where --output parquet puts the records")
+    group.add_argument("--to", metavar="DIR", help="directory for --output parquet")
     spark_arguments(parser)
     return parser
 
@@ -101,7 +115,7 @@ def _work(args: argparse.Namespace) -> int:
 def _origin(args: argparse.Namespace, side: str) -> Origin:
     stream = getattr(args, f"{side}_stream") or args.stream
     if not stream:
-        raise JobError(f"which stream? --stream NAME, or --{side}-stream NAME")
+        raise JobError(f"no stream given: --stream NAME, or --{side}-stream NAME")
     options = {"stream": stream}
     path = getattr(args, f"{side}_path")
     connection = connect_options(args, prefix=side)

@@ -170,8 +170,14 @@ def origin_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("stream")
     group.add_argument("--stream", required=True, metavar="NAME")
     group.add_argument("--path", metavar="DIR", help="read files: a data directory or backup")
-    group.add_argument("--replica", metavar="NODE", help="whose files, or which server to ask")
-    group.add_argument("--subjects", metavar="LIST", help="comma separated, with wildcards")
+    group.add_argument(
+        "--replica",
+        metavar="NODE",
+        help="name of the node whose files are read, or of the server that is asked",
+    )
+    group.add_argument(
+        "--subjects", metavar="LIST", help="only these subjects: comma separated, with wildcards"
+    )
     connect_arguments(parser)
 
 

@@ -40,7 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("package", __doc__)
-    parser.add_argument("--output", default="dist", metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument(
+        "--output",
+        default="dist",
+        metavar="DIR",
+        help="directory of the files (default: %(default)s)",
+    )
     return parser
 
 

@@ -69,17 +69,25 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("what")
     group.add_argument("--start-seq", type=int, metavar="N")
     group.add_argument("--end-seq", type=int, metavar="N")
-    group.add_argument("--start-time", metavar="TIME", help="such as 2026-01-31T00:00:00Z")
+    group.add_argument(
+        "--start-time", metavar="TIME", help="first time to read, such as 2026-01-31T00:00:00Z"
+    )
     group.add_argument("--end-time", metavar="TIME")
-    group.add_argument("--where", metavar="SQL", help="of subject, payload, headers, seq, ts, ...")
+    group.add_argument(
+        "--where",
+        metavar="SQL",
+        help="only rows for which this is true (columns subject, payload, headers, seq, ts, ...)",
+    )
     group.add_argument("--map", metavar="SRC=DST", action="append", default=[])
     group.add_argument("--keep-ttl", action="store_true", help="the target must allow TTLs")
-    group.add_argument("--ordered", action="store_true", help="one range, one task")
+    group.add_argument(
+        "--ordered", action="store_true", help="keep the order: one range, read by one task"
+    )
     group.add_argument(
         "--speed",
         type=float,
         metavar="X",
-        help="so many times faster than it was; implies --ordered",
+        help="publish this many times as fast as the original; implies --ordered",
     )
     parser.add_argument("--to-stream", required=True, metavar="NAME")
     sink_arguments(parser, prefix="to")
@@ -179,7 +187,9 @@ def _begun(wire: Wire, args: argparse.Namespace, plan: dict[str, str]) -> dict[s
             head = ledger.read_head(wire, args.to_stream, args.job_id)
     found = (head or {}).get("plan")
     if not isinstance(found, dict):
-        raise JobError(f"job {args.job_id} in {args.to_stream} is none of replay: use another id")
+        raise JobError(
+            f"job {args.job_id} in {args.to_stream} is no replay job: use another --job-id"
+        )
     return {str(key): str(value) for key, value in found.items()}
 
 

@@ -108,13 +108,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = job_parser("stats", __doc__)
     origin_arguments(parser)
     group = parser.add_argument_group("stats")
-    group.add_argument("--start-time", metavar="TIME", help="such as 2026-01-31T00:00:00Z")
+    group.add_argument(
+        "--start-time", metavar="TIME", help="first time to read, such as 2026-01-31T00:00:00Z"
+    )
     group.add_argument("--end-time", metavar="TIME")
     group.add_argument(
-        "--top", type=int, default=10, metavar="N", help="subjects shown (default: %(default)s)"
+        "--top",
+        type=int,
+        default=10,
+        metavar="N",
+        help="count of subjects shown (default: %(default)s)",
     )
     group.add_argument("--output", choices=("table", "json", "parquet"), default="table")
-    group.add_argument("--to", metavar="DIR", help="where --output parquet goes")
+    group.add_argument("--to", metavar="DIR", help="directory for --output parquet")
     spark_arguments(parser)
     return parser
 

@@ -58,20 +58,22 @@ def _writing_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("writing")
     group.add_argument("--delivery", choices=(EXACTLY_ONCE, AT_LEAST_ONCE), default=EXACTLY_ONCE)
     group.add_argument(
-        "--job-id", metavar="ID", help="resume by this id; letters, digits, _ = -, up to 64"
+        "--job-id",
+        metavar="ID",
+        help="id by which a run is resumed; letters, digits, _ = -, up to 64",
     )
     group.add_argument(
         "--forget",
         action="store_true",
-        help="drop what is known of --job-id, and begin anew; ids of rows that it wrote are still "
+        help="drop the progress of --job-id, and begin anew; ids of rows that it wrote are still "
         "refused for the stream's duplicate window (2 minutes by default)",
     )
-    group.add_argument("--rate", type=float, metavar="N", help="at most so many rows per second")
+    group.add_argument("--rate", type=float, metavar="N", help="at most this many rows per second")
     group.add_argument(
         "--dlq",
         metavar="SUBJECT",
-        help="where refused rows go; or stream:NAME (ingest: malformed records too, and they also "
-        "to dir:PATH). Without: an error",
+        help="subject for refused rows; or stream:NAME (ingest: malformed records too, also to "
+        "dir:PATH). Without: an error",
     )
     group.add_argument(
         "--no-row-ids",
@@ -82,9 +84,13 @@ def _writing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _prepare_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the stream that is written")
-    group.add_argument("--create", action="store_true", help="create it if it is not there")
     group.add_argument(
-        "--prepare", action="store_true", help="let its config be changed for exactly-once writes"
+        "--create", action="store_true", help="create the stream if it does not exist"
+    )
+    group.add_argument(
+        "--prepare",
+        action="store_true",
+        help="let the stream's config be changed for exactly-once writes",
     )
     group.add_argument("--new-subjects", metavar="A,B", help="of a new stream")
     group.add_argument("--replicas", type=int, default=1, metavar="N", help="of a new stream")
@@ -99,7 +105,7 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
     if args.job_id:
         found["jobId"] = args.job_id
     elif args.forget:
-        raise JobError("--forget needs --job-id: what is to be forgotten?")
+        raise JobError("--forget needs --job-id: the job whose progress is dropped")
     if args.dlq:
         found["dlq"] = args.dlq
     if args.no_row_ids:

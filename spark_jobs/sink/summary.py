@@ -45,7 +45,7 @@ def tell(options: SinkOptions, summary: dict[str, Any]) -> None:
     try:
         with_retries(options.connection, publish, deadline_s=TELL_WITHIN_S)
     except WireError as err:
-        log.warning("the counts of a write to %s are not told: %s", options.stream, err)
+        log.warning("the counts of a write to %s could not be reported: %s", options.stream, err)
 
 
 class Listener:

@@ -33,8 +33,8 @@ def direct_rows(
     """
     if not facts.allows_direct:
         raise WireError(
-            f"stream {facts.name!r} has {facts.retention} retention, which a consumer of ours "
-            "would interfere with, and no allow_direct: set allow_direct to read it"
+            f"stream {facts.name!r} has {facts.retention} retention, which a consumer of "
+            "this read would change, and no allow_direct: set allow_direct on the stream"
         )
     filters = [subject.encode() for subject in options.subjects]
     # A request takes one filter; of several, what comes is filtered here.
@@ -80,7 +80,7 @@ def _batch_of(wire: Wire, sid: int) -> list[Msg]:
             elif message.status in (_EOB, _NOT_FOUND):
                 return found
             elif message.status == _UNAVAILABLE:
-                raise WireTimeout(f"{wire.address}: nobody answers direct gets at the moment")
+                raise WireTimeout(f"{wire.address}: no server answers direct gets at the moment")
             else:
                 raise WireError(f"direct get: {message.status} {message.description}")
 

@@ -5,9 +5,9 @@ streamctl cluster status           # each node: does it run, does it lead, is it
 streamctl cluster logs node2 -f    # a node's log
 streamctl cluster restart node2    # one node, or all of them one after another
 streamctl cluster down             # stops them; the data stays
-streamctl health                   # 0 if the server at 127.0.0.1:8222 is ready
-streamctl health --pid 1           # the same of a process, by its own configuration
-streamctl tail list STORE_DIR      # what a node set aside since its leader did not have it
+streamctl health                   # status 0 if the server at 127.0.0.1:8222 is ready
+streamctl health --pid 1           # the same of a process, at the address in its configuration
+streamctl tail list STORE_DIR      # entries that a node set aside, which its leader did not have
 """
 
 from __future__ import annotations
@@ -81,40 +81,48 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"streamctl: v{__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    cluster = commands.add_parser("cluster", help="nodes on loopback, for trying things out")
+    cluster = commands.add_parser(
+        "cluster", help="a cluster on this machine, for trying things out"
+    )
     actions = cluster.add_subparsers(required=True, metavar="up|status|logs|restart|down")
     described = {
-        "up": (_up, "start what does not run; wait until all is ready"),
-        "status": (_status, "0 if all nodes are ready"),
-        "logs": (_logs, "show what the nodes logged last"),
+        "up": (_up, "start the nodes that do not run, and wait until all are ready"),
+        "status": (_status, "show the nodes; exit status 0 if all are ready"),
+        "logs": (_logs, "show the last lines of the nodes' logs"),
         "restart": (_restart, "stop and start one node, or all one after another"),
         "down": (_down, "stop the nodes, keep their data"),
     }
     added = {}
     for word, (run, text) in described.items():
         action = added[word] = actions.add_parser(word, help=text, description=text)
-        action.add_argument("--dir", default="data/cluster", help="default: %(default)s")
+        action.add_argument(
+            "--dir", default="data/cluster", help="directory of the cluster (default: %(default)s)"
+        )
         action.set_defaults(run=run)
     _add_up(added["up"])
-    added["status"].add_argument("--json", action="store_true", help="one JSON document")
-    added["logs"].add_argument("node", nargs="*", metavar="NODE", help="default: all")
+    added["status"].add_argument("--json", action="store_true", help="print one JSON document")
+    added["logs"].add_argument("node", nargs="*", metavar="NODE", help="name (default: all)")
     added["logs"].add_argument(
-        *("-n", "--lines"), type=int, default=20, help="of each node (default: %(default)s)"
+        *("-n", "--lines"), type=int, default=20, help="lines of each node (default: %(default)s)"
     )
     added["logs"].add_argument(
         *("-f", "--follow"), action="store_true", help="show new lines until Ctrl-C"
     )
-    added["restart"].add_argument("node", nargs="*", metavar="NODE", help="default: all")
+    added["restart"].add_argument("node", nargs="*", metavar="NODE", help="name (default: all)")
     for word in ("up", "restart"):
-        added[word].add_argument("--binary", default="", help="the server (default: streamd)")
-    check = commands.add_parser("health", help="ask one server's /healthz")
-    check.add_argument("url", nargs="?", default="", help=f"(default: {DEFAULT_HEALTH_URL})")
+        added[word].add_argument(
+            "--binary", default="", help="program of the server (default: streamd)"
+        )
+    check = commands.add_parser("health", help="ask one server for its health")
+    check.add_argument(
+        "url", nargs="?", default="", help=f"URL to ask (default: {DEFAULT_HEALTH_URL})"
+    )
     check.add_argument(
         "--pid",
         type=int,
         default=0,
-        help="of a server here: where its command line and configuration say that it is asked; a"
-        " server without monitoring must answer a client",
+        help="ask the server with this process id, at the address that its command line and "
+        "configuration give; a server without monitoring is well if it answers a client",
     )
     check.set_defaults(run=_health)
     tail_command.add(commands)
@@ -123,11 +131,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_up(action: argparse.ArgumentParser) -> None:
     first = Ports()
-    action.add_argument("--nodes", type=int, help="how many (default: 3, or as many as there are)")
+    action.add_argument("--nodes", type=int, help="count of nodes (default: 3, or as last time)")
     for flag, port, of in (
-        ("--port", first.client, "for clients, of the first node; the others have the next ones"),
-        ("--http-port", first.http, "likewise, for monitoring"),
-        ("--cluster-port", first.cluster, "likewise, for the other nodes"),
+        ("--port", first.client, "client port of the first node; the others have the next ones"),
+        ("--http-port", first.http, "likewise, monitoring ports"),
+        ("--cluster-port", first.cluster, "likewise, ports between nodes"),
     ):
         action.add_argument(flag, type=int, help=f"{of} (default: {port}, or as last time)")
 
@@ -142,7 +150,7 @@ def _up(options: argparse.Namespace) -> int:
     if options.nodes is not None:
         count = options.nodes
     if not 1 <= count <= NODES_MAX:
-        raise ClusterError(f"--nodes {count}: 1 to {NODES_MAX} can be started")
+        raise ClusterError(f"--nodes {count}: must be 1 to {NODES_MAX}")
     wanted = Ports(
         before.client if options.port is None else options.port,
         before.http if options.http_port is None else options.http_port,
@@ -150,7 +158,10 @@ def _up(options: argparse.Namespace) -> int:
     )
     wanted.refuse_impossible(count)
     if running and before != wanted:
-        raise ClusterError(f"{', '.join(running)} run on other ports: `down` comes first")
+        raise ClusterError(
+            f"{', '.join(running)} run on other ports: "
+            "stop the cluster first (`streamctl cluster down`)"
+        )
     names = tuple(f"node{at}" for at in range(1, count + 1))
     cluster = LocalCluster.create(directory, wanted, names)
     cluster.start(options.binary or server_binary())

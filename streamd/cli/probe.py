@@ -28,7 +28,7 @@ def health_address(pid: int) -> str:
         arguments = _arguments(number)
         if arguments is not None:
             return _address(_options(number, arguments))
-    raise ClusterError(f"process {pid} is no server, and has started none")
+    raise ClusterError(f"process {pid} is no streamd or nats-server, and has started none")
 
 
 def client_health(url: str) -> str:
@@ -57,7 +57,9 @@ def _address(options: Options) -> str:
     else:
         host, port, scheme, path = options.host, options.port, "nats", ""
     if port < 0:
-        raise ClusterError("the server chose its port itself (-1): name one, or ask its ports file")
+        raise ClusterError(
+            "the server chose its port itself (-1): configure a port, or read its ports file"
+        )
     return f"{scheme}://{join_address(_EVERYWHERE.get(host, host), port)}{path}"
 
 

@@ -1,6 +1,6 @@
 """`streamctl tail`: entries that a node set aside because its leader did not have them.
 
-streamctl tail list STORE_DIR        # what lies in the trash/ of a node's store directory
+streamctl tail list STORE_DIR        # files of entries in the trash/ of a node's store directory
 streamctl tail show FILE             # the messages, one a line
 streamctl tail replay FILE           # publish them again, once each
 
@@ -47,23 +47,29 @@ def add(commands: Any) -> None:
     """Add `tail` to the commands of `streamctl`."""
     tail = commands.add_parser(
         "tail",
-        help="entries that were set aside: list, show, publish again",
+        help="log entries that were set aside: list, show, publish again",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = tail.add_subparsers(required=True, metavar="list|show|replay")
-    listing = actions.add_parser("list", help="what lies in the trash/ of a store directory")
+    listing = actions.add_parser(
+        "list", help="list the files of such entries in the trash/ of a store directory"
+    )
     listing.add_argument("dir", metavar="STORE_DIR")
     listing.add_argument("--json", action="store_true", help="one JSON document")
     listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="the messages of one file")
+    show = actions.add_parser("show", help="show the messages of one file")
     show.add_argument("file", metavar="FILE")
-    show.add_argument("-n", "--limit", type=int, default=0, help="no more than so many")
+    show.add_argument(
+        "-n", "--limit", type=int, default=0, help="show at most this many messages (default: all)"
+    )
     show.set_defaults(run=_show)
-    replay = actions.add_parser("replay", help="publish them again")
+    replay = actions.add_parser("replay", help="publish the messages of one file again")
     replay.add_argument("file", metavar="FILE")
     replay.add_argument(
-        "--server", default="nats://127.0.0.1:4222", help="nats://[USER:PASSWORD@]HOST:PORT"
+        "--server",
+        default="nats://127.0.0.1:4222",
+        help="publish to nats://[USER:PASSWORD@]HOST:PORT (default: %(default)s)",
     )
     replay.add_argument(
         "--dry-run", action="store_true", help="say what would be published, and change nothing"
@@ -131,10 +137,10 @@ def _replay(options: argparse.Namespace) -> int:
                 is_new = connection.publish(facts.stream, record, _msg_id(facts, record, number))
             except (TailError, OSError, ValueError) as err:
                 raise TailError(
-                    f"{published} messages were published, {there} were there; then, with "
-                    f"seq {record.get('seq', '?')} on {record.get('subject', '?')!r}: {err}. "
-                    "Those are known by their ids if the replay is begun again within the stream's "
-                    "duplicate window"
+                    f"{published} messages were published, {there} were in the stream already; "
+                    f"then seq {record.get('seq', '?')} on {record.get('subject', '?')!r} "
+                    f"failed: {err}. Start the replay again: no message is stored twice within "
+                    "the stream's duplicate window"
                 ) from err
             published += is_new
             there += not is_new
@@ -250,7 +256,7 @@ class _Connection:
             if verb in (b"MSG", b"HMSG"):
                 body = self._lines.read(int(fields[-1]) + 2)[:-2]
                 if verb == b"HMSG":
-                    raise TailError(f"nobody takes {subject.decode(errors='replace')!r}")
+                    raise TailError(f"no stream takes {subject.decode(errors='replace')!r}")
                 answer: dict[str, Any] = json.loads(body)
                 return answer
 

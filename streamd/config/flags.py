@@ -29,10 +29,10 @@ Server Options:
     -m, --http_port <port>           Use port for http monitoring
     -c, --config <file>              Configuration file
     -t                               Test configuration and exit
-        --strict                     Refuse what would only be warned of
-        --ignore-unserved            Start although the configuration has settings that protect
-                                     and that this version does not serve: what they protect is
-                                     open. Each start says so
+        --strict                     Take warnings about the configuration for errors
+        --ignore-unserved            Start although the configuration has protective settings that
+                                     this version does not serve, without their protection. Each
+                                     start logs which
     -sl,--signal <signal>[=<pid>]    Send signal to a server process
                                      (ldm, stop, quit, term, reopen, reload)
                                      <pid> can be a PID (e.g. 4711) or the path to a PID file
@@ -57,13 +57,13 @@ JetStream Options:
     -js, --jetstream                 Enable JetStream functionality
     -sd, --store_dir <dir>           Set the storage directory
         --accept-loss[=dry-run]      Start a single server although its log, snapshots or blocks
-                                     are damaged or gone: go on with what is left, keep the old
+                                     are damaged or gone: continue with what is left, keep the old
                                      files. In a cluster: rebuild streams whose only copy is here;
-                                     have streams go on whose voters all lost their logs, and the
-                                     cluster itself, from whoever has most, once all servers are
-                                     up. For one start: leave it out again. With =dry-run: say
-                                     what would be there, lost and forgotten, and exit; changes no
-                                     file, serves nobody
+                                     if all voters of a stream, or of the meta group, lost their
+                                     logs, let the member with the longest log lead once all
+                                     servers are up. Use it for one start only. With =dry-run:
+                                     print what would be kept, lost and forgotten, and exit;
+                                     changes no file, serves no client
 
 Authorization Options:
         --user <user>                User required for connections
@@ -80,8 +80,8 @@ Cluster Options:
         --connect_retries <number>   For implicit routes, number of connect retries
         --cluster_listen <url>       Cluster url from which members can solicit routes
         --insecure-cluster           Start although the cluster's port can be reached from other
-                                     machines, and has neither password nor TLS: whoever reaches
-                                     it can join, and read and change everything
+                                     machines, and has neither password nor TLS: every process
+                                     that reaches the port can join, read and change everything
 
 Not served by this version:
     --tls --tlscert --tlskey --tlsverify --tlscacert    refused: they protect

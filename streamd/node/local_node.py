@@ -521,8 +521,9 @@ class LocalNode:
         self._log.error(
             "the store directory is gone: nothing is stored or acked here any more",
             reason=str(err),
-            advice="bring it back (is its volume mounted?) and restart this server; without it "
-            "the next start begins with nothing, in a cluster with what the others have",
+            advice="bring the directory back (is its volume mounted?) and restart this server; a "
+            "start without the directory begins empty, and in a cluster fetches the streams from "
+            "the other servers",
         )
         parts.replicas.replicas.end_all(err)
         parts.meta.member.end(err)

@@ -356,7 +356,7 @@ class NodeHandle(Protocol):
         """Facts about this node's member of a group; None if it has none."""
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
-        """Hand over the leadership of a group that this node leads."""
+        """Transfer the leadership of a group that this node leads."""
 
     def wait_configured(
         self, uid: Uid, meta_index: int, done: Done, timeout_ms: int = 5000

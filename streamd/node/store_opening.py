@@ -120,7 +120,7 @@ class StoreOpening:
             options.store_dir, self._env.disk, when_unknown=when_unknown
         )
         for path in opened.foreign:
-            self._log.warn("a file that is none of this server's is left alone", path=path)
+            self._log.warn("an unknown file in the store directory is left alone", path=path)
         for text in opened.faults:
             damage_log.found_at_start(text)
         return opened

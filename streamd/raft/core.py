@@ -15,7 +15,7 @@ Parts. Each owns its state, and is given the parts that it uses; none knows the 
     Standing     term, vote, known leader          Clock     time, deadline, links that are up
     Election     when to stand, whom to ask        Recovery  what this member may have forgotten
     Follower     answers to a leader               RaftLog   entries: memory, or read from the shell
-    Leader       proposals, commits, hand-over     Outbox    messages, held promises, news
+    Leader       proposals, commits, transfer      Outbox    messages, held promises, news
       Replication (a Progress a peer), ReadIndex, Readmission, Quiescence, Transfer
 
 Callers. The shell (a group's turn) alone, on one thread. Inputs never do I/O and nothing is sent by
@@ -32,7 +32,7 @@ Invariants:
 - A leader's log only grows. It commits only by an entry of its own term (`Leader.advance_commit`).
 - A follower never truncates what it knows to be committed: it diverges instead (`Follower`).
 - applied <= min(commit, durable): an entry is given out only when both hold.
-- A member in doubt about itself commits and elects nothing that rests on its memory (`recovering`).
+- A recovering member commits and elects nothing that rests on its memory (`recovering`).
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class MemberStart:
     does not. `named`: who belongs to the group, or will, whatever its log says: it may have been
     told a part of before they came, or have lost it. They must be among the voters for that, and
     are asked who leads. `left_at`: (term, index) of the last entry of an earlier member of this
-    node, which was destroyed when it had left; nobody with less is granted a vote while there is a
-    doubt. `windows`: shared by the logs of the node. `history`: of entries up to the snapshot.
+    node, which was destroyed when it had left; no candidate with less is granted a vote while this
+    member is recovering. `windows`: shared by the logs of the node. `history`: of entries up to the
+    snapshot.
     """
 
     group: Uid
@@ -175,7 +176,7 @@ class RaftCore:
         )
         self._standing = Standing(start.group, start.node_id, log.hard_state)
         self._standing.check_log(self.log.last_term, is_uncertain=is_uncertain)
-        # Durable before it promises anything: a member that restarts must know its doubt.
+        # Durable before any promise: a restarted member must know that it is recovering.
         self._standing.has_changed = is_uncertain and not log.hard_state.is_uncertain
         self._recovery = Recovery(
             is_uncertain=is_uncertain,
@@ -292,7 +293,7 @@ class RaftCore:
 
     @property
     def certified_index(self) -> Index:
-        """An entry after which nothing was forgotten, since a leader certified it; 0: none."""
+        """An entry after which nothing was forgotten, by a leader's readmission; 0: none."""
         return self._recovery.certified_index
 
     @property
@@ -400,10 +401,10 @@ class RaftCore:
         return self._leader is not None and bool(self._leader.transfer.to)
 
     def transfer(self, node_id: NodeId) -> None:
-        """Hand leadership to `node_id`; given up after one election timeout.
+        """Transfer leadership to `node_id`; abandoned after one election timeout.
 
-        Raises NotLeader, or ProposalRejected if it is no other voter, not whole, or another is
-        under way.
+        Raises NotLeader, or ProposalRejected if `node_id` is not another voter or lacks
+        entries, or if another transfer is under way.
         """
         leader = self._leading()
         leader.check_proposals()
@@ -416,10 +417,10 @@ class RaftCore:
         return leader.transfer.best_target(preferred, leader.is_live) if leader is not None else ""
 
     def stand_in(self, named: frozenset[NodeId], opening: bytes = b"") -> None:
-        """Stand for election once, as a learner or in doubt too: an operator accepts that what only
-        voters in doubt have had is lost. Why that elects nobody wrongly: `recovering`.
+        """Stand for election once, as a learner or recovering voter too: an operator accepts that
+        entries which only recovering voters had are lost. Why this is safe: `recovering`.
 
-        Won only if everybody grants: all voters, and `named`, who may have more, or be voters by
+        Won only if every member grants: all voters, and `named`, who may have more, or be voters by
         entries that this member lacks. Its term begins with the command `opening`, if any: whoever
         leads later has that too. Ignored where a leader may be alive, and by a member that is not
         whole.
@@ -823,7 +824,7 @@ class RaftCore:
 
     def _note_sole(self) -> None:
         """Treat the log as a lone member's only if this one knows that it is: a bootstrap member
-        that forgot, or whose snapshot is lost, may have been given company, or left."""
+        that forgot, or whose snapshot is lost, may have got other members, or left."""
         self.log.is_sole = self._standing.is_sole and not (
             self._recovery.is_uncertain or self._recovery.is_incomplete
         )

@@ -5,7 +5,7 @@
 An ack promises that all entries up to its index are the leader's and durable here, so it is held
 until the write it rests on is reported. Entries that are not committed give way to the leader's.
 A log that differs in what was committed has *diverged*: it takes no part until its shell has begun
-it anew. `recovering` says what a member that is in doubt may do.
+it anew. `recovering` says what a recovering member may do.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Follower:
             clock.deadline_ms = NEVER
             log.give_up()
 
-    # --- doubts ---------------------------------------------------------------------------------
+    # --- recovery ------------------------------------------------------------------------------
 
     def on_certify(self, sender: NodeId, message: Certify) -> None:
         """Let the leader vouch for this member; it is certain once that is durable."""
@@ -307,6 +307,7 @@ class Follower:
         self._recovery.has_diverged = True
         base = self._log.base_index
         self._outbox.alert(
-            f"{leader} has committed {commit} entries, this member in memory begins after {base}"
+            f"{leader} has committed {commit} entries, the log of this member in memory begins "
+            f"after {base}"
         )
         self._hold_reply(leader, False, base).is_diverged = True

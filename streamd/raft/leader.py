@@ -1,8 +1,9 @@
 """The leader's role: what only the leader of a term does, from its first entry to its end.
 
 A `Leader` is made when an election is won and thrown away when the term is over. It appends, counts
-what a quorum has durable, confirms reads, readmits peers that were in doubt, hands over, and puts
-the group to rest. The core owns it, and ends it: `step_down` and `members_changed` are the core's.
+what a quorum has durable, confirms reads, readmits recovering peers, transfers its leadership, and
+puts the group to rest. The core owns it, and ends it: `step_down` and `members_changed` are the
+core's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from streamd.types import Entry, Index, NodeId
 
 
 class Transfer:
-    """A hand-over of leadership to another voter, at most one at a time."""
+    """A transfer of leadership to another voter, at most one at a time."""
 
     __slots__ = ("_is_sent", "_replication", "_send_now", "by_ms", "to")
 
@@ -54,9 +55,9 @@ class Transfer:
         """Take no more proposals, bring `node_id` up to date, then have it campaign."""
         peer = self._replication.peers.get(node_id)
         if peer is None or not self._replication.log.membership.is_voter(node_id):
-            raise ProposalRejected(f"{node_id} is no other voter of this group")
+            raise ProposalRejected(f"{node_id} is not another voter of this group")
         if peer.is_uncertain or peer.needs_snapshot or peer.state == DIVERGED:
-            raise ProposalRejected(f"{node_id} is not whole")
+            raise ProposalRejected(f"{node_id} lacks entries or has diverged")
         self.to = node_id
         self.by_ms = by_ms
         self._is_sent = False
@@ -194,7 +195,7 @@ class Leader:
         return index
 
     def propose(self, data: bytes, command: Any, tag: Any) -> Index:
-        """Append a command; ProposalRejected when the backlog is full, or a hand-over runs."""
+        """Append a command; ProposalRejected when the backlog is full, or a transfer runs."""
         if self.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX:
             raise ProposalRejected(f"{self.uncommitted_bytes} bytes are not committed yet")
         if not self._standing.is_sole:
@@ -223,7 +224,7 @@ class Leader:
         self.check_proposals()
         log = self._log
         if log.commit < self.replication.term_start:
-            raise ProposalRejected("nothing of this leader's term is committed yet")
+            raise ProposalRejected("no entry of this leader's term is committed yet")
         if log.membership_index > log.commit:
             raise ProposalRejected("another change of members is not committed yet")
         if log.membership.is_joint:
@@ -290,10 +291,11 @@ class Leader:
         peer.heard_ms = now_ms
         outbox = self._outbox
         if reply.is_diverged:
-            outbox.alert(f"the log of {sender} has other content than ours at index {reply.index}")
+            outbox.alert(f"the log of {sender} differs from the leader's at index {reply.index}")
         if reply.is_ok and reply.index > self._log.last_index:
             outbox.alert(
-                f"{sender} acks index {reply.index}, our log ends at {self._log.last_index}"
+                f"{sender} acks index {reply.index}, "
+                f"the leader's log ends at {self._log.last_index}"
             )
             # The peer does not know that it differs: this shows it.
             replication.probe_own_term(peer)
@@ -301,7 +303,8 @@ class Leader:
         is_put_back = not peer.is_uncertain and has_put_back(peer, reply)
         if is_put_back:
             outbox.alert(
-                f"{sender} lacks entry {reply.index}, which it had: is its data of a backup?"
+                f"{sender} lacks entry {reply.index}, which it had: "
+                "was its data restored from a backup?"
             )
         is_doubtful = reply.is_uncertain or peer.is_uncertain or is_put_back
         is_news = is_doubtful and self._weigh(peer, reply)
@@ -339,8 +342,8 @@ class Leader:
         self._readmission.doubt(peer, self.append(b"", None, None))
 
     def _weigh(self, peer: Progress, reply: AppendReply) -> bool:
-        """Settle what a reply says about a peer's memory before it says anything else; True if
-        the peer counts again from now on."""
+        """Take from a reply whether the peer is recovering, before anything else; True if the peer
+        counts again from now on."""
         if (reply.is_uncertain and not peer.is_uncertain) or has_lost_more(peer, reply):
             self._doubt(peer)
             if not reply.is_ok and not reply.is_diverged:
@@ -414,8 +417,9 @@ class Leader:
         self.arm()
 
     def _check_own_disk(self) -> None:
-        """Hand over if our disk still lacks what a majority of disks had an election timeout ago:
-        it hangs, or is slow, and nothing is applied and answered here before it has it as well."""
+        """Transfer leadership if our disk still lacks what a majority of disks had an election
+        timeout ago: it hangs, or is slow, and nothing is applied and answered here before it has it
+        as well."""
         if self._commit_seen > self._log.stable and not self.transfer.to:
             target = self.transfer.best_target("", self.is_live)
             if target:
@@ -442,7 +446,7 @@ class Leader:
         clock.is_quiescent = False
         replication.expect_signs_from(clock.now_ms)
         self.quiescence.quiet_index = self._log.last_index
-        replication.is_round_due = True  # so that members in doubt of it hear that we lead
+        replication.is_round_due = True  # so that members unsure of it hear that we lead
         self.heartbeat_at_ms = clock.now_ms + clock.heartbeat_ms
         self.quorum_at_ms = clock.now_ms + clock.election_ms
         self.arm()

@@ -116,7 +116,7 @@ class RaftLog:
         self.snapshot = LogPosition(applied, state.prev_term, state.prev_chain)
         self._load(state.last_index, applied)
         if base < applied:
-            self._raise_base()  # the reader has it still, and may be told any time to let go of it
+            self._raise_base()  # the reader has it still, and may release it at any time
         self.written = self.stable = self.last_index
         self.emitted: Index = applied
         self.emit_to: Index = applied  # up to here entries may be emitted: committed and stable

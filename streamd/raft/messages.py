@@ -101,7 +101,7 @@ class SnapshotOffer:
 
 @dataclass(slots=True)
 class TimeoutNow:
-    """The leader hands over: campaign at once, without a pre-vote."""
+    """The leader transfers its leadership: campaign at once, without a pre-vote."""
 
     term: Term
 

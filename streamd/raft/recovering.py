@@ -11,7 +11,7 @@ but:
   Whatever is committed is in the log of at least one member that remembers (as long as fewer
   than a majority forgot), all of those were asked, and none grants to a shorter log.
 - Its acks commit nothing and its heartbeats confirm no read, because it may have voted, before
-  it forgot, for somebody who leads a later term by now.
+  it forgot, for a leader of a later term.
 
 A leader ends this with `Certify(term, index)`, once the member holds the leader's entry `index`:
 
@@ -31,19 +31,20 @@ it has forgotten the rest, and the leader did win it. It acts as certain only wh
 
 That a majority remembers does not hold for those who were members and left: their logs are gone,
 and to a candidate that has not heard of it they may be all voters there are. So a node keeps where
-such a log ended (`left_at`), and its next member, as long as it is in doubt, refuses whoever has
-less: the candidate would lack what said who was to come in its place.
+such a log ended (`left_at`), and its next member, as long as it is recovering, refuses a candidate
+that has less: the candidate would lack what said who was to come in its place.
 
-A member whose data an older copy replaced does not know that it has forgotten. Its leader sees it,
-and doubts it until it holds all again; in the meantime it may vote, which nobody can help.
+A member whose data an older copy replaced does not know that it has forgotten. Its leader sees
+it, and counts none of its acks until it holds all again; in the meantime it may vote, which cannot
+be prevented.
 
-Where all voters are in doubt nobody leads, and what they alone had may be lost. If an operator
-accepts that, a member *stands in* (`core.stand_in`), be it in doubt or a learner, and wins if
-everybody grants: all voters, and all whom the meta group names. Any voter there may be, also by an
-entry that the candidate lacks, is among them, and has nothing that it lacks. So a later leader,
-elected by whatever members, has seen this term; and as all voters granted it after they forgot, i.
-holds. The rules of commitment stay as they are. A leader without a vote stays until it has changed
-who belongs to the group.
+Where all voters are recovering no member leads, and entries that they alone had may be lost. If an
+operator accepts that, a member *stands in* (`core.stand_in`), be it recovering or a learner, and
+wins if every member grants: all voters, and all whom the meta group names. Any voter there may be,
+also by an entry that the candidate lacks, is among them, and has nothing that it lacks. So a later
+leader, elected by whatever members, has seen this term; and as all voters granted it after they
+forgot, i. holds. The rules of commitment stay as they are. A leader without a vote stays until it
+has changed who belongs to the group.
 
 A broken link may mean that it forgot once more: the leader then starts over with a new entry.
 """
@@ -56,7 +57,7 @@ from streamd.types import Index, NodeId, Term
 
 
 class Recovery:
-    """Doubts of one member about itself: what it may have forgotten, and what it lacks.
+    """Recovery of one member: what it may have forgotten, and what it lacks.
 
     `is_uncertain`: votes or acks may be forgotten (see the module). `is_incomplete`: the log is
     whole, the state below it is not. `has_diverged`: the log is not the leader's in what was
@@ -94,10 +95,10 @@ class Recovery:
         self.has_diverged = False
         # Was a voter at some time, or can't say: entries may rest on what it acked.
         self.may_have_voted = is_uncertain
-        self.certified_index: Index = 0  # what came later was never forgotten; 0: not certified
+        self.certified_index: Index = 0  # no later entry was forgotten; 0: not readmitted yet
         self.is_certified = False  # a write says that the member is certain; not yet reported
         self.has_told = False  # anybody what its log holds, since it was made
-        self.forgetful: set[NodeId] = set()  # who elected it, and not a majority that remembers
+        self.forgetful: set[NodeId] = set()  # voters that elected it, if no majority remembers
 
     @property
     def lacks_something(self) -> bool:
@@ -127,7 +128,7 @@ class Recovery:
 
 
 class Readmission:
-    """Doubts of a leader about its peers, and when an uncertain peer counts again."""
+    """Readmission: which peers a leader takes for recovering, and when one counts again."""
 
     __slots__ = ("_replication",)
 
@@ -155,8 +156,8 @@ class Readmission:
         peer.next = max(log.last_index, log.base_index + 1)
 
     def trust(self, peer: Progress) -> None:
-        """Count on `peer` again: it says that it is certain, and does so after the leader doubted
-        it."""
+        """Count on `peer` again: it says that it is certain, after the leader took it for
+        recovering."""
         peer.is_uncertain = False
         peers = self._replication.peers
         self._replication.has_doubts = any(other.is_uncertain for other in peers.values())
@@ -171,7 +172,7 @@ class Readmission:
 
     def is_stuck(self, since_ms: int) -> bool:
         """Return True if only a new, unanimous election can help: all members are there, but those
-        that remember are no majority, and some peer cannot be certified at once."""
+        that remember are no majority, and some peer cannot be readmitted at once."""
         peers = self._replication.peers
         members = self._replication.log.membership
         if all(peer.is_certain_at_once or not peer.is_uncertain for peer in peers.values()):

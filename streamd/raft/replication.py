@@ -84,7 +84,7 @@ class Progress:
         self.is_certain_at_once = False  # ... even before that entry is committed without it
 
     def probe(self) -> None:
-        """Doubt what was sent: start again after the last entry known to be there."""
+        """Assume that what was sent is lost: start again after the last entry known to be there."""
         self.state = PROBE
         self.next = self.match + 1
         self.commit_sent = 0
@@ -307,7 +307,7 @@ class Replication:
             if reply.hint_index < self.log.base_index:
                 hint = reply.hint_index  # what it has is compacted here: a snapshot follows
             peer.next = max(peer.match + 1, min(reply.index, hint + 1))
-            # Refused what it acked: an old answer, or it forgot (`doubt`). It is asked again.
+            # Refused what it acked: an old answer, or it forgot (`recovering`). It is asked again.
             peer.is_paused = 0 < reply.index <= peer.match
         return False
 

@@ -103,7 +103,7 @@ def test_accepted_loss_gives_up_entries_that_all_voters_lost(
 
     for name in ("n1", "n2", "n3"):
         nodes[name].launch()
-    told = "a stream has no leader, and what its replica here remembers is in doubt"
+    told = "a stream has no leader, and its replica here may have lost entries"
     for stream in ("S", "ONE"):
         line = cluster.wait_until(
             lambda s=stream: logged(nodes["n3"], told, f"stream={s} "), "told"
@@ -122,8 +122,8 @@ def test_accepted_loss_gives_up_entries_that_all_voters_lost(
         assert publish(nodes["n4"], stream, LOST) == LOST + 1
     for node in nodes.values():
         cluster.wait_healthy(node)
-    lost = "a majority of the voters may have forgotten: what they alone had is lost"
-    over = "the replica is not in doubt any more"
+    lost = "a majority of the voters may have lost entries: those that only they had are gone"
+    over = "the replica has recovered"
     for stream in ("S", "ONE"):
         assert logged(nodes["n3"], lost, f"stream={stream} ", f"last_seq={LOST} ")
         cluster.wait_until(lambda s=stream: logged(nodes["n3"], over, f"stream={s} "), "told")
@@ -164,13 +164,13 @@ def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_the_operator_says_
 
     for node in nodes.values():
         node.launch()
-    why = "the meta group has no leader, and what this server remembers of it is in doubt"
+    why = "the meta group has no leader, and this server may have lost entries of it"
     line = cluster.wait_until(lambda: logged(nodes["n2"], why), "told")
     assert "--accept-loss" in line
     assert "has not established contact with a meta leader" in health(nodes["n2"], "S")
     nodes["n2"].stop()
     nodes["n2"].launch("--accept-loss")
-    kept = "files of a stream are kept, not served: the meta group has lost its creation"
+    kept = "files of a stream are kept, not served: the meta group has lost the entry that created"
     for node in nodes.values():
         cluster.wait_healthy(node)
         cluster.wait_until(lambda node=node: logged(node, kept, f"group={late} "), "told")
@@ -209,14 +209,14 @@ def test_a_majority_that_comes_back_empty_is_waited_for_and_its_loss_told(
         shutil.rmtree(nodes[name].store_dir)
     nodes["n3"].launch()
     nodes["n1"].launch()
-    why = "the meta group has no leader, and what this server remembers of it is in doubt"
+    why = "the meta group has no leader, and this server may have lost entries of it"
     cluster.wait_until(lambda: logged(nodes["n1"], why), "told")
     assert "has not established contact with a meta leader" in health(nodes["n3"], "S")
     nodes["n2"].launch()
     for node in nodes.values():
         cluster.wait_healthy(node)
     cluster.wait_until(lambda: cluster.is_whole("S"), "whole")
-    lost = "a majority of the voters may have forgotten: what they alone had is lost"
+    lost = "a majority of the voters may have lost entries: those that only they had are gone"
     assert logged(nodes["n3"], lost, "stream=S ", f"last_seq={COUNT} ")
     assert logged(nodes["n3"], lost, "group=0 ")
     assert publish(nodes["n1"], "S", COUNT) == COUNT + 1

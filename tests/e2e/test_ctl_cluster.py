@@ -129,4 +129,4 @@ def test_as_many_nodes_as_asked_for(directory: Path, capsys: Captured) -> None:
     assert _up(directory, ports, "--nodes", "3") == 1
     assert "has 1 node, not 3: use another directory" in capsys.readouterr().err
     assert _up(directory, ports, "--nodes", "99") == 1
-    assert "--nodes 99: 1 to 9 can be started" in capsys.readouterr().err
+    assert "--nodes 99: must be 1 to 9" in capsys.readouterr().err

@@ -43,5 +43,5 @@ def test_deleted_streams_are_unlinked_and_orphans_are_kept(make_server: Start) -
     assert (kept[0] / "1.blk").read_bytes() == b"somebody's"
     for path in foreign:
         assert path.is_dir() or path.read_bytes() == b"somebody's"
-        text = f"a file that is none of this server's is left alone path={path}"
+        text = f"an unknown file in the store directory is left alone path={path}"
         assert server.log_file.read_text().count(text) == 1

@@ -316,7 +316,7 @@ def test_a_stream_that_fails_while_it_is_deleted_leaves_no_failure(
     disk.heal()
     cluster.until("an answer", lambda: cluster.received(reply))
     assert not node.failed and cluster.health(name).status == 200
-    assert cluster.events("stream failed at its end") == 1
+    assert cluster.events("stream failed while it was closed for good") == 1
     cluster.create(replicas=replicas)
 
 

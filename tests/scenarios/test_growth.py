@@ -145,14 +145,14 @@ def test_acks_on_one_disk_are_told_as_long_as_there_is_no_second_voter(make: Mak
     assert (health.status, health.names["stream"]) == (503, "S")
     assert "each ack is on 1 disk, 2 are wanted" in health.text
     assert [fields for kind, fields in events if kind == "write_quorum"] == [short]
-    assert cluster.events("acks are on fewer disks than wanted") == 1
+    assert cluster.events("acknowledged messages are on fewer disks than wanted") == 1
     cluster.boot(others[0])
     cluster.until("a second voter", lambda: raft.has_vote(others[0]))
     cluster.publish(10, at=leader)
     assert "write_quorum" not in cluster.info(at=leader)["cluster"]
     assert cluster.health(leader).status == 200
     assert [fields for kind, fields in events if kind == "write_quorum"] == [short, enough]
-    assert cluster.events("acks are on enough disks again") == 1
+    assert cluster.events("acknowledged messages are on enough disks again") == 1
 
 
 def test_from_three_to_five_with_one_of_the_new_away(make: Make) -> None:
@@ -290,4 +290,4 @@ def test_the_meta_group_tells_of_acks_on_too_few_disks(make: Make) -> None:
     cluster.until("well", lambda: all(cluster.health(name).status == 200 for name in cluster.names))
     found = [(event["write_quorum"], event["write_quorum_wanted"]) for event in events]
     assert (found[0][0], found[-1]) == (2, (3, 3))
-    assert cluster.events("acks are on fewer disks than wanted") == 1
+    assert cluster.events("acknowledged messages are on fewer disks than wanted") == 1

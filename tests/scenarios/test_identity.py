@@ -34,7 +34,7 @@ def test_damage_while_the_node_runs_is_mended_at_once(
         before = dict(cluster.node("n1").parts.context.identity.facts)
         for path in paths:
             HARMS[harm](disk, path)
-        cluster.until("told", lambda: cluster.events("node.json is damaged, and written again"))
+        cluster.until("told", lambda: cluster.events("node.json is damaged and is written again"))
         assert damages_of(cluster, "n1") == 1
         cluster.run_ms(2000)
         assert damages_of(cluster, "n1") == 1

@@ -13,12 +13,15 @@ from tests.scenarios.files import copy_of, put_back
 from tests.scenarios.test_heirs import WAIT_MS, boot_accepting
 
 WAL = ROOT + "/wal"
-IN_DOUBT = "the meta group has no leader, and what this server remembers of it is in doubt"
+IN_DOUBT = "the meta group has no leader, and this server may have lost entries of it"
 GOES_ON = (
-    "the meta group goes on without the end of its log: what that said of streams and servers is "
-    "lost"
+    "the meta group continues without the lost end of its log: changes of streams "
+    "and servers in those entries are lost"
 )
-KEPT = "files of a stream are kept, not served: the meta group has lost its creation"
+KEPT = (
+    "files of a stream are kept, not served: the meta group has lost the entry that created the "
+    "stream"
+)
 
 Logs = dict[NodeId, dict[str, bytes]]
 
@@ -212,7 +215,7 @@ def test_forced_meta_election_passes_over_no_member_that_may_have_more(cluster: 
     cluster.boot("n2")
     boot_accepting(cluster, "n1")
     stays_without_leader(cluster)
-    assert cluster.events("the meta group waits for servers that may have more of it") == 1
+    assert cluster.events("the meta group waits for servers that may have a longer log") == 1
     cluster.boot("n3")
     until_led(cluster)
     until_whole(cluster)

@@ -119,12 +119,11 @@ def test_a_peer_that_saw_a_later_start_tells_a_node_that_it_forgot(
     else:
         cluster.isolate("n3")
     stored = go_on_without_n1(cluster, backup, starts_alone=starts_alone)
-    assert (
-        cluster.events(
-            "the data of this node is an older copy: it starts anew, and relies on none of it"
-        )
-        == 1
+    told = (
+        "the data of this server is an older copy: the server ends, and at its next start fetches "
+        "its streams from other servers"
     )
+    assert cluster.events(told) == 1
     led_only_with_n1(cluster, stored)
     cluster.lose_power(*cluster.names)
     cluster.boot()

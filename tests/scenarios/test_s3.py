@@ -142,7 +142,10 @@ def check_conflict(cluster: Cluster, name: NodeId) -> None:
     verdict = finish(judge(cluster.node(name), {"account": "$G", "stream": "S"}))
     assert verdict.status in (404, 503)
     assert "group" in facts["reason"]
-    assert any("another incarnation of a stream" in line for line in cluster.world.recent)
+    assert any(
+        "files of another stream of the same name are not used" in line
+        for line in cluster.world.recent
+    )
 
 
 def test_s3_4_files_of_a_lower_incarnation(cluster: Cluster) -> None:
@@ -453,7 +456,9 @@ def test_a_log_that_does_not_lead_to_the_snapshot_is_given_up(cluster: Cluster) 
     cluster.net.heal()
     cluster.until_whole()
     assert given_up == [group.snapshot_index]
-    assert not cluster.events("warning: log of a group given up"), "nobody has to doubt it"
+    assert not cluster.events(
+        "warning: the log of a group cannot be used: the group begins at its snapshot"
+    ), "nobody has to doubt it"
     assert b"alone" not in cluster.read(name).values()
 
 

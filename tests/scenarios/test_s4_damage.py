@@ -645,14 +645,14 @@ def test_s4_9_a_leader_can_not_read_an_entry_that_a_follower_lacks(
         disk.bad_read(path, offset + 50, 10)
     replica = cluster.node(leader).groups.get(cluster.uid("S"))
     cluster.boot(behind)
-    cluster.until("found", lambda: cluster.events("error: log is damaged, and begun anew"))
+    cluster.until("found", lambda: cluster.events("error: log is damaged and a new one is begun"))
     cluster.until_whole()
     assert len(cluster.read(leader)) == 50
     assert cluster.node(leader).groups.get(cluster.uid("S")) is replica
     cluster.until(
         "another log", lambda: not cluster.node(leader).parts.integrity.corruption.log_fault
     )
-    assert cluster.events("error: log is damaged, and begun anew") == 1
+    assert cluster.events("error: log is damaged and a new one is begun") == 1
     disk.heal()
     cluster.stop(leader)
     cluster.boot(leader)

@@ -35,5 +35,5 @@ def test_a_server_that_stood_still_says_so(cluster: Cluster) -> None:
     cluster.run_ms(5000)
     cluster.process(name).resume()
     cluster.run_ms(3000)
-    assert cluster.events("the server stood still") == 1
+    assert cluster.events("the server was suspended or blocked") == 1
     assert cluster.events(SLOW) == 0

@@ -129,7 +129,7 @@ def test_wrong_arguments_are_refused_and_an_emptied_stream_differs(
     assert diff.main([*same, "--stream", "A"]) == EXIT_FAILED
     assert "both sides are A at" in capsys.readouterr().err
     assert diff.main([*same, "--left-stream", "A"]) == EXIT_FAILED
-    assert "which stream? --stream NAME, or --right-stream NAME" in capsys.readouterr().err
+    assert "no stream given: --stream NAME, or --right-stream NAME" in capsys.readouterr().err
     pair = [*same, "--left-stream", "A", "--right-stream", "B"]
     assert diff.main([*pair, "--fields", "colour"]) == EXIT_FAILED
     assert "'colour' is none of subject, ts" in capsys.readouterr().err

@@ -187,7 +187,7 @@ def test_another_stream_under_the_name_is_refused(
     other.mkdir()
     pq.write_table(pa.table({"x": [1]}), other / "theirs.parquet")
     assert run(orders, other) == EXIT_FAILED
-    assert "Parquet files of somebody else (theirs.parquet)" in capsys.readouterr().err
+    assert "Parquet files that no export wrote (theirs.parquet)" in capsys.readouterr().err
 
 
 def test_a_stream_in_memory_that_its_server_forgot_is_refused(

@@ -488,7 +488,7 @@ def test_a_summary_that_cannot_be_told_does_not_fail_the_write(
     given = {"servers": stream.address, "stream": "T", "summarySubject": "_INBOX.x"}
     stream.kill()
     tell(SinkOptions.parse(given), {"rows": 7})
-    assert "the counts of a write to T are not told" in caplog.text
+    assert "the counts of a write to T could not be reported" in caplog.text
     with pytest.raises(OptionError, match="summarySubject is 'a b'"):
         SinkOptions.parse(given | {"summarySubject": "a b"})
 

@@ -57,7 +57,7 @@ class PeerDispatch:
         if is_new:
             at = traceback.extract_tb(err.__traceback__)[-1]
             self._log.error(
-                "a message of a peer could not be handled, and was passed over",
+                "a message of a peer could not be handled and is ignored",
                 peer=name, message=what, reason=f"{type(err).__name__}: {err}",
                 at=f"{PurePath(at.filename).name}:{at.lineno}",
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """`SnapshotFetch`: fetches the leader's snapshot, block by block, and installs it. Pure.
 
 asking -> preparing -> fetching -> sealing -> closing -> swapping -> done. Every step's outcome is
-a callback; what belongs to an attempt that was given up is ignored by its number. Whatever goes
+a callback; an answer to an abandoned attempt is ignored by its number. Whatever goes
 wrong before the swap, the node stays as it was, keeps the files that are whole, and asks anew.
 """
 

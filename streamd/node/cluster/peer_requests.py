@@ -52,6 +52,6 @@ class PeerRequests:
                 return
         take = self.notes.get(kind)
         if take is None:
-            self._log.warn("unknown note of a peer", peer=sender, kind=kind)
+            self._log.warn("a peer's message of unknown kind is ignored", peer=sender, kind=kind)
         else:
             take(sender, args)

@@ -76,8 +76,8 @@ class Peering:
     def renew_hello(self, founders: list[NodeId]) -> None:
         """Tell the nodes that this one met before that it belongs to a cluster now.
 
-        The bootstrap node tells the other `founders`: a hello that came first would make them
-        think that they had been in the cluster and forgot.
+        The node that forms the cluster tells the other `founders`: a hello that came first would
+        make them think that they had been in the cluster and forgot.
         """
         self._has_joined = not founders
         if self._peers is not None:

@@ -160,14 +160,19 @@ class Reconfiguration:
             tell("write_quorum", {"write_quorum": found, "write_quorum_wanted": wanted})
         if found >= wanted:
             if self._short.pop(uid, None) is not None and known is not None and known.is_logged:
-                log.info("acks are on enough disks again", group=uid, stream=name, disks=found)
+                log.info(
+                    "acknowledged messages are on enough disks again",
+                    group=uid,
+                    stream=name,
+                    disks=found,
+                )
             return
         now_ms = self._context.env.clock.monotonic_ms()
         since_ms = known.since_ms if known is not None else now_ms
         is_logged = known is not None and known.is_logged
         if not is_logged and now_ms - since_ms >= limits.SHORTAGE_LOGGED_MS:
             is_logged = True
-            text = "acks are on fewer disks than wanted"
+            text = "acknowledged messages are on fewer disks than wanted"
             log.warn(text, group=uid, stream=name, disks=found, wanted=wanted)
         self._short[uid] = _Shortage(found, since_ms, is_logged)
 

@@ -44,7 +44,12 @@ class TurnReports:
             log.error("replicas disagree", group=uid, reason=text)
         for index, reason in turn.effects.ignored:
             self.ignored_count += 1
-            log.error("a log entry was passed over", group=uid, index=index, reason=reason)
+            log.error(
+                "a log entry that is no valid command is ignored",
+                group=uid,
+                index=index,
+                reason=reason,
+            )
         if turn.snapshot_offer is not None:
             leader, offer = turn.snapshot_offer
             self._catchups.start(uid, leader, offer.index)

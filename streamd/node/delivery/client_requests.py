@@ -184,7 +184,9 @@ class ClientRequests:
         if verb.kind == acks.ACK:
             self._acked.append(sseq)
         elif not pending.is_pending(sseq):
-            if verb.kind == acks.TERM:  # of what was given up: an ack of it, and of what it covers
+            if (
+                verb.kind == acks.TERM
+            ):  # of terminated messages: an ack of them, and of those they cover
                 self._acked.append(sseq)
         elif verb.kind == acks.NAK:
             self._naks.append((sseq, verb.delay_ns))
@@ -228,10 +230,10 @@ class ClientRequests:
             held = consumer.pending
             applied = consumer.delivered_sseq
             given_up = consumer.redelivered
-            # Also what is on its way out already: given up just now, it is acked all the same.
+            # Messages on their way out too: terminated just now, they are acked all the same.
             acked = [sseq for sseq in acked if sseq in held or sseq > applied or sseq in given_up]
             is_forced = bool(replies)
-            # What was given up holds no place any more, and its ack makes no room.
+            # A terminated message holds no place any more, and its ack makes no room.
             pending.acking.update(sseq for sseq in acked if sseq in held or sseq > applied)
         else:
             most = pending.ack_pending_max

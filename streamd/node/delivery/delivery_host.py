@@ -37,8 +37,8 @@ class DeliveryHost(Protocol):
         """The index can't say where the next messages are. The planning cursor is woken again."""
 
     def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
-        """Append `command` to the log. Not forced: may wait <= 10 ms for company. Once applied the
-        group calls `cursor.on_applied(command, tag)` with the same two objects."""
+        """Append `command` to the log. Not forced: may wait <= 10 ms for other entries. Once
+        applied the group calls `cursor.on_applied(command, tag)` with the same two objects."""
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
         """Return where `subject` leads now; None: nobody listens."""

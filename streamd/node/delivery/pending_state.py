@@ -43,7 +43,7 @@ class PendingState:
         self._index = index
         self._commands = commands
         self.redelivery = Redelivery(consumer)
-        self.acking: set[Seq] = set()  # proposed as acked or given up, and not applied
+        self.acking: set[Seq] = set()  # proposed as acked or dead, and not applied
         self.ahead_counts: dict[Seq, int] = {}  # of redelivered messages: how often, likewise
         self.ack_pending_max = 0  # 0: no limit
         self._max_deliver = -1
@@ -127,7 +127,7 @@ class PendingState:
         self._make_due(self.redelivery.all_waiting(self.acking))
 
     def _make_due(self, sseqs: list[Seq]) -> None:
-        """Queue for redelivery; those delivered max_deliver times are given up instead."""
+        """Queue for redelivery; those delivered max_deliver times become dead instead."""
         if self._max_deliver > 0:
             most = self._max_deliver
             dead = [sseq for sseq in sseqs if self.deliveries(sseq) >= most]

@@ -41,7 +41,7 @@ class LeadershipTransfer:
         self._reconfiguration = reconfiguration
         self._forwarding = forwarding
         self._done = done
-        self._asked: set[Uid] = set()  # groups that were told to hand over
+        self._asked: set[Uid] = set()  # groups that were asked to transfer their leadership
         self._begun: dict[Uid, Index] = {}  # those that have answered: how far their logs went
         self._early: set[Uid] = set()  # asked for too early: again at the next look
         self._quiet_checks = 0

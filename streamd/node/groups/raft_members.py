@@ -1,8 +1,9 @@
-"""`RaftMembers`: builds a group's Raft member from what the disk holds: log, snapshot, and doubts.
+"""`RaftMembers`: builds a group's Raft member from its log, its snapshot and their damage.
 
-A member that may have forgotten a vote or an acked entry is *uncertain*; one whose log is whole but
-whose state below the log's start is gone is *incomplete* (what both may do: `raft/recovering.py`,
-and `Election.may_stand` in `raft/election.py`). Alone, both are errors: there is nobody to ask.
+A member that may have forgotten a vote or an acked entry is *recovering* (`is_uncertain`); one
+whose log is whole but whose state below the log's start is gone is *incomplete* (what both may do:
+`raft/recovering.py`, and `Election.may_stand` in `raft/election.py`). In a group of one both are
+errors: no other member can be asked.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RaftMembers:
         """Build the member. Raises CorruptionError if a group of one has lost something."""
         context = self._context
         uid = start.uid
-        # Where a doubt is accepted, a member that was always alone is one in doubt like any other.
+        # With --accept-loss in a cluster, a lone member recovers like any other.
         is_alone = (start.is_alone and not context.accepts_doubt) or not context.is_clustered
         found = None if start.is_memory else context.wal.group(uid)
         damage = "" if start.is_memory else context.wal.damaged_groups.get(uid, "")
@@ -92,15 +93,19 @@ class RaftMembers:
             except CorruptionError as err:
                 if not context.accepts_loss:
                     raise
-                context.log.warn("log of a group given up", group=uid, reason=str(err))
+                context.log.warn(
+                    "the log of a group cannot be used: the group begins at its snapshot",
+                    group=uid,
+                    reason=str(err),
+                )
                 self._quorum_loss.is_meta_lost |= uid == META_UID
                 return self._anew(start, found, is_uncertain=False)
             if not context.is_clustered:
-                # Nobody is left to remove a doubt: whoever accepted the loss has done that.
+                # A lone member has no leader to readmit it: the operator accepted the loss.
                 log = log._replace(hard_state=log.hard_state._replace(is_uncertain=False))
             self._tell_log(start, found, log.hard_state)
             return self._core(start, log, start.index)
-        # An amnesiac: it may have been in the group, and its log does not know.
+        # Without a log, the member may still have been in the group, and have promised.
         is_uncertain = bool(damage) or (found is None and start.is_forgotten)
         if found is not None and found.hard_state.is_uncertain:
             is_uncertain = True
@@ -115,7 +120,11 @@ class RaftMembers:
             )
         except CorruptionError as err:
             # The log contradicts itself or the snapshot. What it held may have been acked.
-            context.log.warn("log of a group given up", group=uid, reason=str(err))
+            context.log.warn(
+                "the log of a group cannot be used: the group begins at its snapshot",
+                group=uid,
+                reason=str(err),
+            )
             return self._anew(start, found)
 
     def _tell_log(self, start: GroupStart, found: LogState | None, hard_state: HardState) -> None:
@@ -123,7 +132,7 @@ class RaftMembers:
         else look, to the next start, like the rest of a log whose beginning is missing."""
         ends = found.last_index if found is not None else 0
         if ends < start.index and not start.is_memory:
-            # With the doubt in the same batch, as in `_anew`.
+            # With `is_uncertain` in the same batch, as in `_anew`.
             self._context.wal.reset_group(
                 start.uid, start.index, start.term, start.chain, hard_state=hard_state
             )
@@ -131,7 +140,7 @@ class RaftMembers:
     def _anew(
         self, start: GroupStart, found: LogState | None, *, is_uncertain: bool = True
     ) -> RaftCore:
-        """Keep the term, give up the log: the member begins at its snapshot, in doubt."""
+        """Keep the term, drop the log: the member begins at its snapshot, recovering."""
         term = max(found.hard_state.term if found is not None else 0, start.term)
         vote = found.hard_state.vote if found is not None else ""
         hard_state = HardState(term, vote, start.index, is_uncertain)
@@ -227,7 +236,7 @@ class _WalReader:
 
 class _NoReader:
     def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
-        raise DiskError(f"entries {lo}..{hi} of a memory group are gone")
+        raise DiskError(f"entries {lo}..{hi} of a group in memory are gone")
 
 
 def _log_with_peers(start: GroupStart, found: LogState | None) -> tuple[LogState, Index]:
@@ -273,6 +282,6 @@ def check_end(uid: Uid, found: LogState | None, stored: Index) -> None:
     ends = found.last_index if found is not None else 0
     if ends < stored:
         raise CorruptionError(
-            f"group {uid}: the log ends with entry {ends}, but what is stored is of entry {stored}:"
-            f" the log is an older one, and has lost what came after"
+            f"group {uid}: the log ends with entry {ends}, but the stored files reach entry "
+            f"{stored}: the log is an older copy, or has lost its end"
         )

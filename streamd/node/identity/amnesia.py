@@ -82,8 +82,9 @@ class Amnesia:
         """Record that this node's member of a group, which ends with entry `last`, is about to be
         destroyed while the group may live on.
 
-        Should the member come back, it must not pass for one of the founders, who promised nothing
-        yet. Nor may it help a member that has not heard that it left to lead without what it had.
+        Should the member come back, it must not pass for a bootstrap member, which promised nothing
+        yet. Nor may its vote help a member that has not heard of its removal to lead without the
+        entries it had.
         """
         if not self._context.is_clustered:
             return

@@ -1,8 +1,8 @@
 """`Bootstrap`: nodes without data become one cluster, once; a node that lost its data comes back.
 
 A cluster is born when all nodes that were configured to be in it have met and none belongs to one
-yet: the one with the smallest name draws the cluster's id, writes it down with everybody's names
-and tells the others. So two nodes that lost their disks can't found a second cluster while the
+yet: the one with the smallest name draws the cluster's id, records it with the names of all
+and tells the others. So two nodes that lost their disks can't form a second cluster while the
 third, which has the data, is away: they wait for it. A node that meets a member of a cluster joins
 it, as one that may have forgotten what it once promised (raft/recovering.py). A server without
 JetStream has no part in this, even if it is named in the routes.
@@ -75,7 +75,7 @@ class Bootstrap:
         self._quiet_checks = 0
 
     def check(self) -> None:
-        """Join or found a cluster, if that can be decided now; called again and again."""
+        """Join or form a cluster, if that can be decided now; called again and again."""
         self._quiet_checks += 1
         self._decide()
 
@@ -86,8 +86,8 @@ class Bootstrap:
         if missing > 0:
             return f"{missing} more server{'s' * (missing > 1)} with JetStream"
         if names[0] != self._name:
-            return f"{names[0]} to found it"
-        return "nobody else to come"
+            return f"server {names[0]} to form it"
+        return "a moment in which no further server appears"
 
     def _here(self) -> list[NodeId]:
         return sorted([self._name, *self._hellos])
@@ -125,7 +125,7 @@ class Bootstrap:
         )
 
     def serve(self, sender: NodeId, args: list[Any], answer: Callable[[Any], None]) -> None:
-        """Take in which cluster another node has founded: the call `bootstrap`, answered by the id
+        """Join the cluster that another node has formed: the call `bootstrap`, answered by the id
         of the cluster that this node belongs to."""
         cluster_id, voters = args
         if not self.is_decided and self._name in voters:
@@ -178,7 +178,7 @@ class BootstrapRetry:
             self._context.timers.later("bootstrap", limits.BOOTSTRAP_RETRY_S, self.check)
 
     def _tell(self, awaited: str) -> None:
-        """Say what the cluster waits for before it is founded: after a moment, and on a change."""
+        """Log what the cluster waits for before it is formed: after a moment, and on a change."""
         self._check_count += 1
         unreached = " ".join(self._unreached())
         if self._check_count < limits.BOOTSTRAP_TOLD_LOOKS:
@@ -187,5 +187,5 @@ class BootstrapRetry:
             return
         self._told = f"{awaited} {unreached}"
         facts = {"unreached": unreached} if unreached else {}
-        text = f"JetStream cluster is not founded yet: waiting for {awaited}"
+        text = f"JetStream cluster is not formed yet: waiting for {awaited}"
         self._context.log.warn(text, **facts)

@@ -6,9 +6,11 @@ log that another one took the place of is not the node's any more; and a node wr
 that it tells anybody of, before it does. A node that is told of a later start than this one, of one
 that it has not written down, or that it has had another log since, had all of its
 directory put back from an older copy: nothing in there shows it, and it has forgotten what it
-promised since (I12). It starts again, in doubt about it.
+promised since (I12). It starts again, as a recovering member of
+its groups.
 
-Who was away for all that time can't tell. Nor can anybody if the copy is of after the last start.
+A node that was away for all that time can't tell. No node can if the copy is of after the last
+start.
 """
 
 from __future__ import annotations
@@ -120,7 +122,8 @@ class Incarnations:
     def _begin_anew(self, node_id: NodeId, seen: Start) -> None:
         """Make the next start take its log for one that lost its end; promise nothing before."""
         self._log.error(
-            "the data of this node is an older copy: it starts anew, and relies on none of it",
+            "the data of this server is an older copy: the server ends, and at its next start "
+            "fetches its streams from other servers",
             told_by=node_id, log=self._own[:2], seen_log=seen[:2],
         )  # fmt: skip
         self._identity.facts["log_segment"] = self._own[1] + _SURELY_LATER
@@ -128,7 +131,8 @@ class Incarnations:
         if self._identity.save():
             self._on_put_back(
                 DiskError(
-                    "the directory of this node was put back from an older copy: start it again"
+                    "the store directory of this server was put back from an older copy: start the "
+                    "server again"
                 )
             )
 

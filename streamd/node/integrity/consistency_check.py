@@ -108,7 +108,7 @@ class ConsistencyCheck:
     def _record_dispute(self, uid: Uid) -> None:
         if uid not in self._disputes:
             self._disputes[uid] = 0
-            text = "one holds what another does not, and no majority is here to say who is right"
+            text = "their content differs, and no majority is online that tells which is right"
             self._context.log.error("replicas differ", group=uid, reason=text)
 
     def forget(self, uid: Uid) -> None:

@@ -2,10 +2,10 @@
 
 A damaged block that is sealed is fetched from a peer and put in its place; nothing stops for that.
 Any other damage, or a block of which peers have another, means a replica that is made anew from its
-peers, but only while another node leads the stream: so that somebody is known to have it whole. A
-leader hands over first. Where that can't be, what is left of this copy goes on serving, and the
-node says so until it is repaired, or until an operator has deleted what can't be read
-(node/integrity/unreadable.py).
+peers, but only while another node leads the stream, so that a whole copy is known to exist. A
+leader transfers its leadership first. Where that can't be, what is left of this copy goes on
+serving, and the node says so until it is repaired, or until an operator has deleted what can't be
+read (node/integrity/unreadable.py).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CorruptionRepair:
         named; `is_new` is False if it is less than before."""
         log = self._context.log
         if is_passing(err):
-            log.warn("could not be read for now", group=uid, reason=str(err))
+            log.warn("a file cannot be read at the moment", group=uid, reason=str(err))
             return
         group = self._groups.group_of(uid)
         if uid == META_UID or group is None or group.failure:
@@ -82,8 +82,8 @@ class CorruptionRepair:
             self._record_blocks(uid, block_no)
             self._repair(uid)
         elif not is_told:
-            # Nobody has another copy: what is left of this one goes on serving.
-            log.error("block is damaged, and there is no other copy", reason=str(err))
+            # No other copy exists: what is left of this one goes on serving.
+            log.error("block is damaged, and there is no other copy", group=uid, reason=str(err))
 
     def _record_blocks(self, uid: Uid, block_no: int) -> None:
         """Record the damaged blocks: those whose messages could not be read, if none is named."""
@@ -100,7 +100,7 @@ class CorruptionRepair:
         """Write a file of the node's identity again that is damaged or gone. All it says is in
         memory."""
         self._damage_log.damage_count += 1
-        self._context.log.error("node.json is damaged, and written again", reason=reason)
+        self._context.log.error("node.json is damaged and is written again", reason=reason)
         with suppress(OSError):  # met again in the next round
             self._context.identity.write()
 
@@ -111,7 +111,7 @@ class CorruptionRepair:
             return  # what this is about may be in what is retired already; else it is met again
         self._damage_log.damage_count += 1
         self.log_fault = reason
-        self._context.log.error("log is damaged, and begun anew", reason=reason)
+        self._context.log.error("log is damaged and a new one is begun", reason=reason)
         self._context.wal.renew()
 
     def on_mended(self, uid: Uid) -> None:
@@ -119,7 +119,7 @@ class CorruptionRepair:
         if uid in self._whole or uid in self._blocks:
             return
         if self.reasons.pop(uid, ""):
-            self._context.log.info("all that is stored can be read again", group=uid)
+            self._context.log.info("all messages of a stream can be read again", group=uid)
 
     def conflict(self, uid: Uid) -> str:
         """Say which other incarnation a stream's files here are of; "": none."""
@@ -182,7 +182,9 @@ class CorruptionRepair:
             self._whole.add(uid)
         tries = self._tries[uid, no] = self._tries.get((uid, no), 0) + 1
         if end == NOWHERE and tries == 1:
-            self._context.log.error("no replica has the block whole", group=uid, block=no)
+            self._context.log.error(
+                "no replica has an undamaged copy of the block", group=uid, block=no
+            )
         delay_s = min(limits.DAMAGES_EVERY_S * 2 ** min(tries - 1, 10), limits.BLOCK_RETRY_S_MAX)
         self._blocks[uid][no] = self._context.env.clock.monotonic_ms() + delay_s * 1000
 

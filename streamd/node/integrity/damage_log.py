@@ -25,14 +25,16 @@ class DamageLog:
         """Record that a snapshot's file is damaged or gone, of a group that runs and can write it
         again."""
         self.damage_count += 1
-        self._log.error("snapshot is damaged, and written again", group=uid, reason=reason)
+        self._log.error("snapshot is damaged and is written again", group=uid, reason=reason)
 
     def found_conflict(self, uid: Uid, text: str) -> None:
         """Record that files of another incarnation were where this one's belong. They are not
         used."""
         self.conflict_count += 1
         self.conflicts[uid] = text
-        self._log.error("another incarnation of a stream", group=uid, reason=text)
+        self._log.error(
+            "files of another stream of the same name are not used", group=uid, reason=text
+        )
 
     def forget(self, uid: Uid) -> None:
         """Remove a replica that begins anew, or is gone."""

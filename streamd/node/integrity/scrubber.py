@@ -114,7 +114,7 @@ class Scrubber:
     def _read_identity(self) -> bool:
         def done(result: Any) -> None:
             if isinstance(result, OSError):
-                pass  # they could not be read for now: the next round will tell
+                pass  # they cannot be read at the moment: the next round will tell
             elif isinstance(result, BaseException):
                 raise result
             elif result and not self._context.life.is_stopping:
@@ -136,7 +136,7 @@ class Scrubber:
         def done(result: Any) -> None:
             size = 0
             if isinstance(result, StreamdError):
-                is_old = self._context.wal.oldest != oldest  # it was let go
+                is_old = self._context.wal.oldest != oldest  # it was released
                 if not (self._context.life.is_stopping or is_old or is_passing(result)):
                     self._corruption.on_damaged_log(str(result))
             elif isinstance(result, BaseException):
@@ -274,7 +274,9 @@ class Scrubber:
             if self._is_live(replica, block):
                 if not result:
                     reason = str(error)
-                    self._context.log.warn("damage where nothing is stored any more", reason=reason)
+                    self._context.log.warn(
+                        "a block is damaged where only deleted messages were", reason=reason
+                    )
                 replica.report(block.block_no, [live[at] for at in result], str(error))
 
         job = partial(replica.store.damaged_records, block.block_no, places)

@@ -58,8 +58,8 @@ class MetaEvents:
                 self._removal.on_removed(fields["server"])
             elif kind == "loss_accepted":
                 self._context.log.warn(
-                    "the meta group goes on without the end of its log: what that said of streams "
-                    "and servers is lost"
+                    "the meta group continues without the lost end of its log: changes of "
+                    "streams and servers in those entries are lost"
                 )
                 self._replicas.reconcile()
             else:

@@ -232,7 +232,7 @@ class MetaMember:
         try:
             start()
         except (OSError, StreamdError) as err:
-            self._context.log.error("meta group can't begin anew", reason=str(err))
+            self._context.log.error("meta group cannot be opened again", reason=str(err))
             self._context.life.give_up(err)
 
     def on_install_failed(self, err: BaseException) -> None:

@@ -127,7 +127,7 @@ class DryRun:
         tell("dry run: no file was changed, and nothing was served; to do it: --accept-loss")
 
 
-_MANY = 1 << 30  # nodes: no cluster is founded
+_MANY = 1 << 30  # nodes: no cluster is formed
 
 
 class _Nobody:

@@ -29,7 +29,7 @@ from streamd.types import META_UID, NodeId, Uid
 
 class ForcedElection:
     """Forced elections as one node takes part in them. It asks only if the operator accepts the
-    loss; it answers every call. It logs each group once until the doubt is over."""
+    loss; it answers every call. It logs each group once until it has recovered."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ForcedElection:
         self._context.timers.again("heirs", every_s, self.check)
         if accepts:
             self._context.log.warn(
-                "--accept-loss: as long as this server runs, groups whose voters all forgot go on "
-                "without what nobody has",
-                advice="leave it out at the next start",
+                "--accept-loss: while this server runs, groups whose voters all lost entries "
+                "continue without the entries that no replica has",
+                advice="start without --accept-loss next time",
             )  # fmt: skip
 
     def check(self) -> None:
@@ -64,15 +64,15 @@ class ForcedElection:
         doubtful = [asset for asset in streams.values() if self.is_stuck(asset)]
         group, monitor = self._groups.meta_group, self._groups.meta_monitor
         if group is not None and self._is_in_doubt(group):
-            advice = "start those servers that are down"
+            advice = "start the servers that are down"
             if not accepts:
                 advice += (
-                    "; if they all are up, and nobody has what this one may have forgotten, start "
-                    "this one once with --accept-loss"
+                    "; if all are up, and none has the entries that this server may have lost, "
+                    "start this server once with --accept-loss"
                 )
             self._tell(
                 META_UID,
-                "the meta group has no leader, and what this server remembers of it is in doubt",
+                "the meta group has no leader, and this server may have lost entries of it",
                 advice=advice,
             )
             if accepts:
@@ -81,10 +81,10 @@ class ForcedElection:
             for asset in doubtful:
                 self._tell(
                     asset.uid,
-                    "a stream has no leader, and what its replica here remembers is in doubt",
+                    "a stream has no leader, and its replica here may have lost entries",
                     stream=asset.name, uid=asset.uid, members=" ".join(sorted(named_by(asset))),
-                    advice="start those of its servers that are down; if nobody has what this one "
-                    "may have forgotten, start this one once with --accept-loss",
+                    advice="start those of its servers that are down; if none has the entries that "
+                    "this server may have lost, start this server once with --accept-loss",
                 )  # fmt: skip
         elif doubtful and monitor is not None:
             # The meta group alone knows who may have more; what is known here may be of long ago.
@@ -93,7 +93,7 @@ class ForcedElection:
             self._clear_if_over(uid)
 
     def _tell(self, uid: Uid, text: str, /, **facts: Any) -> None:
-        """Log once, until the doubt is over."""
+        """Log once, until the group has recovered."""
         if not self._turns.setdefault(uid, 0):
             self._turns[uid] = 1
             self._context.log.warn(text, **facts)
@@ -108,7 +108,7 @@ class ForcedElection:
             return  # or it is being opened again
         del self._turns[uid]
         facts = {"group": uid} if asset is None else {"stream": asset.name, "uid": uid}
-        self._context.log.warn("the replica is not in doubt any more", **facts)
+        self._context.log.warn("the replica has recovered", **facts)
 
     def is_stuck(self, asset: StreamAsset) -> bool:
         """True if the stream's replica here may have forgotten something, and nobody leads it."""
@@ -134,7 +134,7 @@ class ForcedElection:
         self._turns[uid] = turn + 1
         if not turn:
             self._context.log.warn(
-                "the voters of a group are in doubt: whoever has most of it is to lead",
+                "forced election of a stream's leader: the member with the longest log is to lead",
                 stream=asset.name, uid=uid, members=" ".join(names),
             )  # fmt: skip
         asked = names[turn % len(names)]
@@ -167,6 +167,6 @@ def tell_election(log: NodeLog, raft: RaftCore, **facts: Any) -> None:
     forgotten."""
     if raft.forgetful:
         log.warn(
-            "a majority of the voters may have forgotten: what they alone had is lost",
-            **facts, forgot=" ".join(sorted(raft.forgetful)),
+            "a majority of the voters may have lost entries: those that only they had are gone",
+            **facts, voters=" ".join(sorted(raft.forgetful)),
         )  # fmt: skip

@@ -92,7 +92,7 @@ class LostBlocks:
             if block.live:
                 put_in_place(disk, store.directory, tmp, name, point="LOST_BLOCK")
         self._warn(
-            "a block that can't be read is given up",
+            "a damaged block is replaced by its readable messages",
             group=store.uid,
             block=name,
             lost=len(live) - block.live,

@@ -1,14 +1,14 @@
 """`MetaForcedElection`: a leader for the meta group when all its voters may have forgotten.
 
 The operator has accepted that loss. No group above it says who belongs to it. So each node that may
-is asked which nodes it knows: the members and learners by its log, the founders, every node that it
-or others it met ever saw, and all that are here; without those that were removed, by the word of
-the node that has got furthest. Those named are asked too, until all named have answered. A node
-that is down, or runs a release that does not know the question, stands against it. Then one after
-the other is asked to stand, and leads if all of them grant.
+is asked which nodes it knows: the members and learners by its log, the bootstrap members, every
+node that it or others it met ever saw, and all that are here; without those that were removed, by
+the word of the node that has got furthest. Those named are asked too, until all named have
+answered. A node that is down, or runs a release that does not know the question, stands against it.
+Then one after the other is asked to stand, and leads if all of them grant.
 
-With the first entry of its term it gives up (ACCEPT_LOSS) all indexes that what was lost may have
-had: uids, and what else the index of a meta entry numbers.
+The first entry of its term (ACCEPT_LOSS) retires all indexes that lost entries may have had: uids,
+and all else that the index of a meta entry numbers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class MetaForcedElection:
         if missing and missing != self._missing:
             self._missing = missing
             self._context.log.warn(
-                "the meta group waits for servers that may have more of it",
+                "the meta group waits for servers that may have a longer log",
                 missing=" ".join(missing),
             )  # fmt: skip
         self._round += 1
@@ -94,7 +94,7 @@ class MetaForcedElection:
     def _ask_next(self, names: list[NodeId], used_to: Index) -> None:
         if not self._turns:
             self._context.log.warn(
-                "the meta group is in doubt: whoever has most of it is to lead",
+                "forced election of the meta leader: the member with the longest log is to lead",
                 members=" ".join(names),
             )  # fmt: skip
         candidate = names[self._turns % len(names)]

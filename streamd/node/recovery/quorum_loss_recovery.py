@@ -102,7 +102,7 @@ def resume(identity: NodeIdentity, log: NodeLog, *, accepts_loss: bool) -> Resum
     damaged it shows nothing of that from then on, so a start that is cut short must be remembered:
     the next one finishes it, unasked."""
     if _MARK in identity.facts:
-        log.warn("going on with an accepted loss: the start before was cut short")
+        log.warn("recovery with --accept-loss continues: the start before was interrupted")
         return Resumption(accepts_loss=True, is_resumed=True)
     if accepts_loss:
         identity.facts[_MARK] = True
@@ -179,7 +179,11 @@ class QuorumLossRecovery:
         context = self._context
         kept = keep_ends(context.env.disk, context.root, uid, tail)
         if kept:
-            context.log.warn("blocks after the newest snapshot are kept", group=uid, path=kept)
+            context.log.warn(
+                "blocks are cut back to the newest snapshot: a copy of their ends is kept",
+                group=uid,
+                path=kept,
+            )
 
     def adopt_streams(self, done: Callable[[], None]) -> None:
         """Make the meta group, which leads, know all streams that are here, and use no uid again
@@ -206,11 +210,19 @@ class QuorumLossRecovery:
             try:
                 state = self._state_of(uid, directory)
             except (StreamdError, OSError, ValueError) as err:
-                log.warn("stream can't be known by its files", group=uid, reason=str(err))
+                log.warn(
+                    "a stream's directory says too little to restore the stream",
+                    group=uid,
+                    reason=str(err),
+                )
                 continue
             if state is None:
                 if uid not in known:
-                    log.warn("stream can't be known by its files", group=uid, reason="no block")
+                    log.warn(
+                        "a stream's directory says too little to restore the stream",
+                        group=uid,
+                        reason="no block",
+                    )
                 continue
             last = max(last, state.config_meta_index)
             if uid not in known:
@@ -266,9 +278,14 @@ class QuorumLossRecovery:
         name, log = stream.config["name"], self._context.log
         if isinstance(outcome, JsError):
             reason = str(outcome)
-            log.warn("stream stays unknown", stream=name, group=stream.uid, reason=reason)
+            log.warn(
+                "stream could not be restored from its files",
+                stream=name,
+                group=stream.uid,
+                reason=reason,
+            )
         else:
-            log.warn("stream is known again by its files", stream=name, group=stream.uid)
+            log.warn("stream is restored from its files", stream=name, group=stream.uid)
 
     def _forget_groups(self, done: Callable[[], None]) -> None:
         """Destroy what the log has of groups without a stream: it is of no use."""

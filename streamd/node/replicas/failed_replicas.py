@@ -76,7 +76,9 @@ class FailedReplicas:
     def record_damage(self, name: str, err: BaseException) -> None:
         """Record that a replica is damaged, and is to be made anew from its peers."""
         self._damage_log.damage_count += 1
-        self._context.log.error("replica is damaged", stream=name, reason=str(err))
+        self._context.log.error(
+            "replica is damaged, and is fetched from another server", stream=name, reason=str(err)
+        )
 
     def _advice(self, uid: Uid, err: BaseException) -> str:
         context = self._context

@@ -66,7 +66,7 @@ class LocalGroups:
         return replica.group if replica is not None else None
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
-        """Hand over the leadership of a group that this node leads."""
+        """Transfer the leadership of a group that this node leads."""
         monitor = self.monitor_of(uid)
         if monitor is None:
             done(errors.CLUSTER_NOT_LEADER())

@@ -55,7 +55,8 @@ class Orphans:
         if uid not in self._told:
             self._told.add(uid)
             self._context.log.warn(
-                "files of a stream are kept, not served: the meta group has lost its creation",
+                "files of a stream are kept, not served: the meta group has lost the entry that "
+                "created the stream",
                 group=uid, path=os.path.join(self._context.root, "streams", str(uid)),
             )  # fmt: skip
 

@@ -328,7 +328,7 @@ class ReplicaRecovery:
             asset.uid
         )
         if is_lost and is_only_copy(self._context, asset) and store.reaches_beyond(tail):
-            raise CorruptionError(f"group {asset.uid}: the log has nothing of it any more")
+            raise CorruptionError(f"group {asset.uid}: the log has no entry of the stream any more")
 
     def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
         # As it was created: the log replayed on top brings the config forward (CONFIGURE).

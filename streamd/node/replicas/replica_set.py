@@ -173,7 +173,7 @@ class ReplicaSet:
         elsewhere."""
         uid, replica = asset.uid, self._groups.replicas[asset.uid]
         if uid in self._table.busy:
-            text = "stream failed at its end"
+            text = "stream failed while it was closed for good"
             self._context.log.warn(text, stream=asset.name, reason=str(err))
             return  # it is being closed for good, and nobody misses it
         # As its members are now: when it was opened, or where it is wanted, may be another matter.

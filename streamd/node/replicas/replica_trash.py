@@ -31,7 +31,7 @@ class ReplicaTrash:
         """Log it if a job failed that was to move a deleted stream's files here: they take room
         until the next start finds them. `result` is the job's."""
         if isinstance(result, BaseException):
-            text = "files of a deleted stream not moved"
+            text = "files of a deleted stream could not be moved to trash"
             self._context.log.error(text, group=uid, reason=str(result))
 
     def destroy(self, uid: Uid) -> None:
@@ -57,7 +57,7 @@ class ReplicaTrash:
             EmptyTrash(context.env.disk, context.block_thread, path, on_failed).begin()
 
     def _on_not_removed(self, path: str, err: BaseException) -> None:
-        text = "trash can't be emptied before the next start"
+        text = "a directory in trash cannot be removed before the next start"
         self._context.log.warn(text, path=path, reason=str(err))
 
     def empty_all(self) -> None:
@@ -82,7 +82,7 @@ class ReplicaTrash:
                 disk.sync_dir(self.directory)
                 disk.sync_dir(streams)
             except OSError as err:  # it is in nobody's way: a mount point, or not to be written
-                text = "directory of no stream left as it is"
+                text = "directory of an unknown stream could not be moved to trash"
                 context.log.warn(text, path=name, reason=str(err))
                 continue
-            context.log.warn("directory of no stream moved to trash", path=target)
+            context.log.warn("directory of an unknown stream moved to trash", path=target)

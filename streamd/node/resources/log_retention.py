@@ -60,5 +60,5 @@ class LogRetention:
         except StreamdError as err:
             if self._unreadable.get(uid) != str(err):
                 self._unreadable[uid] = str(err)
-                text = "log can't let go of old segments"
+                text = "old segments of the log cannot be released"
                 self._context.log.error(text, group=uid, reason=str(err))

@@ -41,7 +41,7 @@ class StallDetector:
         before_ms, self._checked_ms = self._checked_ms, now_ms
         late_s = (now_ms - before_ms) / 1000 - limits.SLOW_LOOK_S
         if late_s >= limits.SLOW_S:
-            context.log.warn("the server stood still", seconds=round(late_s, 1))
+            context.log.warn("the server was suspended or blocked", seconds=round(late_s, 1))
         elif self.waits_s >= limits.SLOW_S and not self._is_told:
             self._is_told = True
             context.log.warn(

@@ -55,7 +55,7 @@ class BatchStager:
     """The open batches of one stream."""
 
     def __init__(self, budget: BatchBudget | None = None) -> None:
-        self.deadline_ms = 0  # when the first batch is given up; 0: none waits
+        self.deadline_ms = 0  # when the first batch is dropped; 0: none waits
         self._budget = budget or BatchBudget()
         self._batches: dict[bytes, _Batch] = {}  # the one longest idle first
         self._byte_count = 0
@@ -170,7 +170,7 @@ class BatchStager:
         return start + count
 
     def expire(self, now_ms: int, advices: Advices) -> None:
-        """Give up batches that nothing was added to for too long; nobody is told but by advice."""
+        """Drop batches that nothing was added to for too long; only an advisory tells of it."""
         for batch_id in [key for key, batch in self._batches.items() if batch.due_ms <= now_ms]:
             self._give_up(batch_id, "timeout", advices)
 

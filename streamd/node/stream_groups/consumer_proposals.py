@@ -1,6 +1,6 @@
-"""Proposals of a stream's cursors: deliveries and acks, which wait a little for company.
+"""Proposals of a stream's cursors: deliveries and acks, which wait a little for other entries.
 
-Nobody is promised an answer to most of them, so they force no fsync: they go to the log with the
+Most of them owe no client an answer, so they force no fsync: they go to the log with the
 next publishes, or after a few milliseconds. The order in which they were made is kept.
 """
 

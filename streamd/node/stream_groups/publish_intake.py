@@ -278,11 +278,11 @@ class PublishIntake:
         self._backlog.byte_count -= size
 
     def deadline_ms(self) -> int:
-        """Return when the first atomic batch is given up, monotonic ms; 0: none waits."""
+        """Return when the first atomic batch is dropped, monotonic ms; 0: none waits."""
         return self._stager.deadline_ms
 
     def poll_batches(self) -> None:
-        """Give up atomic batches that nothing was added to for too long."""
+        """Drop atomic batches that nothing was added to for too long."""
         stager = self._stager
         if stager.deadline_ms and self._now.ms >= stager.deadline_ms:
             stager.expire(self._now.ms, self._advisories.events)

@@ -14,12 +14,12 @@
                                       | applied (Group._drain, _after_apply)
           acks of publishes <---------+---------> cursors told; deliveries (`deliver`) ---> clients
 
-The turn, in order: atomic batches that idled too long are given up; cursors whose time has come are
-told; the inbox is taken (`Group.turn`); acks of clients are flushed to their proposals; publishes
+The turn, in order: atomic batches that idled too long are dropped; cursors whose time has come are
+woken; the inbox is taken (`Group.turn`); acks of clients are flushed to their proposals; publishes
 held during a transfer of leadership are taken again; cursors' proposals go to the log if they are
-due, forced, or have company; then the turn's publishes; then what is committed is applied and told
-to cursors; then maintenance. `deliver` comes after the outcomes went out, so that a client hears
-that its consumer exists before that delivers.
+due, forced, or other entries go; then the turn's publishes; then what is committed is applied and
+told to cursors; then maintenance. `deliver` comes after the outcomes went out, so that a client
+hears that its consumer exists before that delivers.
 
 States. *Follower*: publishes are passed on, the rest of clients' messages finds no cursor.
 *Elected*, not ready: publishes are proposed, nothing is delivered. *Ready*: one cursor a consumer.

@@ -75,7 +75,7 @@ def rows_of(blob: bytes, uid: Uid, block_no: int) -> BlockRows:
         or list(footer.crcs) != crcs
         or list(told) != seqs
     ):
-        raise CorruptionError(f"{block_name(block_no)}: its footer is of other records")
+        raise CorruptionError(f"{block_name(block_no)}: the footer belongs to other records")
     return BlockRows(seqs, crcs, pos, True)
 
 

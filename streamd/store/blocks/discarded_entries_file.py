@@ -175,7 +175,7 @@ def read_tail(disk: Disk, path: str) -> Tail:
         counts = json.loads(end.rstrip(b"\n").rpartition(b"\n")[2])["end"]
         return Tail(path, facts, counts["messages"], counts["first_seq"], counts["last_seq"])
     except (ValueError, KeyError, TypeError) as err:
-        raise CorruptionError(f"{path}: no tail that can be read: {err!r}") from err
+        raise CorruptionError(f"{path}: not a readable file of discarded entries: {err!r}") from err
 
 
 def parse_facts(line: dict[str, Any]) -> TailFacts:

@@ -261,7 +261,7 @@ class FileInstall:
             for fact in manifest.files:
                 path = os.path.join(folder, self._name_of(fact.no))
                 if not disk.exists(path):
-                    raise CorruptionError(f"{path}: was whole and is gone")
+                    raise CorruptionError(f"{path}: this complete file is missing now")
             state = read_file(disk, os.path.join(folder, _NAMES[STATE_NO]))
             place = (manifest.index, manifest.term, manifest.chain)
             snapshot = Snapshot(self._uid, *place, state, manifest.tail)
@@ -302,7 +302,9 @@ class FileInstall:
         def job() -> None:
             found = finish_install(self._disk, self._root, self._uid)
             if found is None:
-                raise CorruptionError(f"{self._folder}: not complete, or overtaken")
+                raise CorruptionError(
+                    f"{self._folder}: the fetched snapshot is not complete, or was replaced"
+                )
 
         self._submit("swapping directories", job, done)
 

@@ -98,12 +98,16 @@ class Manifest(NamedTuple):
         numbers = [self.uid, self.index, self.term, self.chain, self.digest, *self.tail]
         numbers += [part for fact in self.files for part in fact[1:]]
         if not all(type(number) is int and number >= 0 for number in numbers):
-            raise CorruptionError(f"manifest of group {self.uid}: a number is none")
+            raise CorruptionError(
+                f"manifest of group {self.uid}: a field that must be a number is none"
+            )
         names = [fact.no for fact in self.files]
         if not all(type(no) is int and no >= INDEX_NO for no in names):
             raise CorruptionError(f"manifest of group {self.uid}: a file has no number")
         if len(set(names)) != len(names) or STATE_NO not in names:
-            raise CorruptionError(f"manifest of group {self.uid}: files are missing or twice there")
+            raise CorruptionError(
+                f"manifest of group {self.uid}: files are missing or listed twice"
+            )
         if len(self.members) != 4 or not all(
             type(name) is str for part in self.members for name in part
         ):

@@ -75,7 +75,7 @@ def test_up_with_other_ports_leaves_a_running_cluster_alone(
     monkeypatch.setattr(LocalNode, "pid", lambda node: 1)
     monkeypatch.setattr(LocalCluster, "start", lambda cluster, binary: None)
     assert ctl.main(["cluster", "up", "--dir", str(tmp_path), flag, "9000"]) == 1
-    assert "run on other ports: `down` comes first" in capsys.readouterr().err
+    assert "run on other ports: stop the cluster first" in capsys.readouterr().err
     assert (tmp_path / "cluster.json").read_text() == before
 
 
@@ -87,7 +87,7 @@ def test_up_with_other_ports_leaves_a_running_cluster_alone(
         (["--cluster-port=-1"], "--cluster-port -1: ports -1 to 1 do not all exist"),
         (["--port", "0"], "--port 0: ports 0 to 2 do not all exist"),
         (["--port", "8220"], "--http-port 8222: 8222 is one of --port already"),
-        (["--nodes", "0"], "--nodes 0: 1 to 9 can be started"),
+        (["--nodes", "0"], "--nodes 0: must be 1 to 9"),
     ],
 )
 def test_a_cluster_that_cannot_start_is_refused_before_a_file_is_written(

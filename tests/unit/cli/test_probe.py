@@ -67,7 +67,7 @@ def test_a_process_that_is_no_server_is_reported(
     """With status 1, as an unhealthy server."""
     with process(tmp_path, name="other") as pid:
         assert ctl.main(["health", "--pid", str(pid)]) == 1
-        assert f"process {pid} is no server" in capsys.readouterr().err
+        assert f"process {pid} is no streamd or nats-server" in capsys.readouterr().err
     with process(tmp_path, "-m", "-1") as pid, pytest.raises(ClusterError, match="chose its port"):
         probe.health_address(pid)
     missing = pytest.raises(ClusterError, match=r"open .*gone\.conf: no such file")

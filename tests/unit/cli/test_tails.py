@@ -58,7 +58,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     path = write(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
     assert ctl.main(["tail", "show", str(path)]) == 1
-    assert "no tail that can be read" in capsys.readouterr().err
+    assert "not a readable file of discarded entries" in capsys.readouterr().err
 
 
 def test_expectations_of_the_lost_publish_are_not_asked_again() -> None:

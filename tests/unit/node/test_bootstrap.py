@@ -146,4 +146,4 @@ def test_a_bootstrap_names_the_servers_that_it_waits_for() -> None:
     bed.bootstrap.on_peer_up("d", VIRGIN)
     assert bed.bootstrap.waits_for() == "1 more server with JetStream"
     bed.bootstrap.on_peer_up("a", VIRGIN)
-    assert bed.bootstrap.waits_for() == "a to found it"
+    assert bed.bootstrap.waits_for() == "server a to form it"

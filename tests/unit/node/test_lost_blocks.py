@@ -200,7 +200,7 @@ def test_a_limit_that_comes_to_a_lost_block(tmp_path: Path) -> None:
         node = make(tmp_path, accepts_loss=True)
         await node.started()
         assert not node.failed
-        assert any("given up" in line for line in node._log._sink.warnings)
+        assert any("damaged block is replaced" in line for line in node._log._sink.warnings)
         await publish(node, "S", MSGS)
         assert len(await contents(node, "S")) == MSGS
         await node.stopped()

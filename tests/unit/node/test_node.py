@@ -469,7 +469,7 @@ class OtherVolume(OsDisk):
     """Nothing can be moved from streams/ to trash/."""
 
     def replace(self, source: str, target: str) -> None:
-        if "orphan" in target:
+        if "/orphan-" in target:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
         super().replace(source, target)
 

@@ -104,7 +104,9 @@ def test_files_that_can_not_be_moved_to_trash_are_reported(
             await delete(node, "S")
             await idle(node)
         (line,) = log.lines
-        assert "not moved" in line and str(uid) in line and "No space left" in line
+        assert (
+            "could not be moved to trash" in line and str(uid) in line and "No space left" in line
+        )
         await node.stopped()
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -214,7 +214,7 @@ def test_other_content_under_the_same_term_is_noticed_by_both() -> None:
     cluster.core("a").propose(b"y")
     cluster.run()
     assert "log chain at index 2" in cluster.members["c"].alerts[0]
-    assert "other content than ours at index 2" in cluster.members["a"].alerts[0]
+    assert "differs from the leader's at index 2" in cluster.members["a"].alerts[0]
     assert cluster.core("c").last_index == 2
     assert cluster.core("a").commit == 3
     cluster.core("c").step("b", Vote(9, False, 99, 9, is_transfer=True))
@@ -303,7 +303,7 @@ def test_membership_change_waits_for_the_terms_first_commit() -> None:
     cluster.campaign("b")
     cluster.run_until_leader("b")
     core = cluster.core("b")
-    with pytest.raises(ProposalRejected, match="nothing of this leader's term"):
+    with pytest.raises(ProposalRejected, match="no entry of this leader's term"):
         core.propose_membership("ab")
 
 

@@ -43,7 +43,7 @@ def test_an_older_copy_of_a_members_data_is_noticed_and_brought_up_to_date(
     assert [cluster.core(name).applied for name in "abc"] == [last] * 3
     assert cluster.core("a").status()["peers"]["b"]["is_uncertain"] is False
     assert len(cluster.members["a"].alerts) == 1
-    assert "is its data of a backup?" in cluster.members["a"].alerts[0]
+    assert "was its data restored from a backup?" in cluster.members["a"].alerts[0]
 
 
 def test_an_older_copy_commits_nothing_that_its_leader_does_not_have() -> None:
