@@ -25,14 +25,9 @@ from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
 from streamd.types import Entry, Index, NodeId, Uid
 
-_STATE_VERSION: Final = 4  # with the losses that were accepted
-_STATE_VERSION_REMOVED: Final = 3
-"""With the servers that were removed: written while no loss was ever accepted, likewise."""
-_STATE_VERSION_COMPLETE: Final = 2
-"""Each asset with its peers: written while no server was ever removed, likewise."""
-_STATE_VERSION_ALONE: Final = 1
-"""Without: written while no asset has peers, so that a single node's directory stays readable for
-the release that made it."""
+_STATE_VERSION: Final = 4
+"""A lower one has the same fields but for the last, which were left out while they were empty."""
+_EMPTY: Final[tuple[Any, ...]] = (((), ()), ())  # the last fields: removals, losses
 _NUMBERING: Final = (commands.CREATE_STREAM, commands.UPDATE_STREAM, commands.REMOVE_SERVER)
 """Commands whose entry's index is kept, and compared with others."""
 _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
@@ -79,7 +74,7 @@ class StreamAsset(NamedTuple):
         return is_placed and node_id not in self.peers and node_id not in self.members
 
 
-_FIELDS_ALONE: Final = StreamAsset._fields.index("peers")
+_PLACED_AT: Final = StreamAsset._fields.index("peers")
 
 
 class MetaMachine:
@@ -129,18 +124,10 @@ class MetaMachine:
 
     def snapshot(self) -> bytes:
         """See machine.base.Machine. Inverse: `restore`."""
-        assets = self.streams_by_name.values()
-        version, width = _STATE_VERSION_ALONE, _FIELDS_ALONE
-        if self.removals or any(asset.peers or asset.members for asset in assets):
-            version, width = _STATE_VERSION_COMPLETE, len(StreamAsset._fields)
-        rows = [list(asset[:width]) for asset in assets]
-        state = [version, self.applied, self.digest, self.max_streams, rows]
-        if self.removals or self.losses:
-            state[0] = _STATE_VERSION_REMOVED
-            state.append([[list(row) for row in self._removed_rows()], sorted(self.thin)])
-        if self.losses:
-            state[0] = _STATE_VERSION
-            state.append(self.losses)
+        rows = [list(asset) for asset in self.streams_by_name.values()]
+        removals = [self._removed_rows(), sorted(self.thin)]
+        head = (_STATE_VERSION, self.applied, self.digest, self.max_streams)
+        state = [*head, rows, removals, self.losses]
         packed: bytes = msgpack.packb(state, use_bin_type=True)
         return packed
 
@@ -161,23 +148,23 @@ class MetaMachine:
     def restore(cls, state: bytes) -> MetaMachine:
         """The machine as `snapshot` saw it."""
         values = msgpack.unpackb(state, raw=False, strict_map_key=False)
-        if not _STATE_VERSION_ALONE <= values[0] <= _STATE_VERSION:
-            raise CorruptionError(f"meta snapshot has unknown version {values[0]}")
-        _, applied, digest, max_streams, assets, *more = values
+        version, applied, digest, max_streams, assets, *last = values
+        if not 1 <= version <= _STATE_VERSION:
+            raise CorruptionError(f"meta snapshot has unknown version {version}")
+        last += _EMPTY[len(last) :]
+        (removals, thin), losses = last
         machine = cls(max_streams=max_streams)
         machine.applied = applied
         machine.digest = digest
         for row in assets:
-            placement = (tuple(names) for names in row[_FIELDS_ALONE:])
-            asset = StreamAsset(*row[:_FIELDS_ALONE], *placement)
+            placement = (tuple(names) for names in row[_PLACED_AT:])
+            asset = StreamAsset(*row[:_PLACED_AT], *placement)
             machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
             machine._count_in(asset)
-        if more:
-            rows, thin = more[0]
-            machine.removals = {name: index for name, index, _ in rows}
-            machine.out = {name for name, _, is_out in rows if is_out}
-            machine.thin = set(thin)
-        for known_to, used_to, known in more[1] if len(more) > 1 else ():
+        machine.removals = {name: index for name, index, _ in removals}
+        machine.out = {name for name, _, is_out in removals if is_out}
+        machine.thin = set(thin)
+        for known_to, used_to, known in losses:
             machine.losses.append((known_to, used_to, tuple(known)))
         return machine
 
