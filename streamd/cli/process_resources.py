@@ -61,7 +61,7 @@ def default_store_dir(parent: str = "", uid: int | None = None) -> str:
         if stat.S_ISLNK(found.st_mode):
             raise ConfigError(f"default store directory {path!r} is a link: use --store_dir")
         if stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) != 0o700:
-            os.chmod(path, 0o700)  # of an earlier version: others could read it
+            os.chmod(path, 0o700)  # others could read it
     except OSError as err:
         raise ConfigError(
             f"can't use the default store directory {path!r}: {err.strerror}: use --store_dir"

@@ -19,7 +19,7 @@ from streamd.store.disk import Disk, is_refused
 
 NAMES = ("node.json", "node-2.json")
 _CRC = "crc"  # of all the other fields
-_GENERATION = "generation"  # of this content; a release that wrote one file wrote none
+_GENERATION = "generation"  # of this content
 
 Identity = dict[str, Any]
 
@@ -44,10 +44,7 @@ def decode(blob: bytes, path: str) -> Identity:
         identity: Identity = dict(json.loads(blob))
     except (ValueError, TypeError) as err:
         raise CorruptionError(f"{path}: unreadable: {err}") from err
-    crc = identity.pop(_CRC, None)  # earlier releases wrote none
-    if crc is not None and crc != _crc(identity):
-        raise CorruptionError(f"{path}: unreadable: it is not what was written")
-    if "format" not in identity or (crc is None and _GENERATION in identity):
+    if identity.pop(_CRC, None) != _crc(identity) or "format" not in identity:
         raise CorruptionError(f"{path}: unreadable: it is not what was written")
     return identity
 

@@ -187,12 +187,10 @@ def test_a_meta_state_of_a_later_version_is_refused() -> None:
         MetaMachine.restore(bytes(state))
 
 
-@pytest.mark.parametrize("name", ["stream.consumers.state", "stream.consumers.1.state"])
-def test_consumers_of_old_snapshots_decode_unchanged(name: str) -> None:
-    """Also of version 1, which did not say what is left (ADR 0027)."""
+def test_consumers_of_old_snapshots_decode_unchanged() -> None:
     box = consumers()
     again = StreamMachine.restore(
-        (HERE / name).read_bytes(),
+        (HERE / "stream.consumers.state").read_bytes(),
         None,
         codec=BlockCodec(),
         columns=box.blocks,

@@ -40,7 +40,6 @@ from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
 
 _STATE_VERSION = 2
-_UNCOUNTED_VERSION = 1  # had the refilters last, if any, and not the number that is left
 _FEW_RANGES: Final = 64  # so many may be there for nothing
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
@@ -421,9 +420,8 @@ class Consumer:
     def from_state(cls, state: Sequence[Any], stream: StreamView) -> Consumer:
         """Rebuild from `to_state`; the stream's index must be complete already. Raises
         CorruptionError for what a later version wrote."""
-        version = state[0]
-        if version not in (_STATE_VERSION, _UNCOUNTED_VERSION):
-            raise CorruptionError(f"consumer {state[2]!r} has unknown version {version}")
+        if state[0] != _STATE_VERSION:
+            raise CorruptionError(f"consumer {state[2]!r} has unknown version {state[0]}")
         consumer = cls(state[1], state[2], state[3], state[4], stream)
         remaining = consumer.remaining
         (
@@ -440,8 +438,9 @@ class Consumer:
             consumer.resets,
             remaining.removed_ahead_to,
             order,
-        ) = state[5:18]
-        consumer.refilters = state[18] if len(state) > 18 else 0
+            consumer.refilters,
+            left,
+        ) = state[5:]
         remaining.initial = list(initial)
         # Not derivable: where the floor moves next depends on what was delivered and is gone.
         consumer._order = deque([first, last] for first, last in order)
@@ -449,10 +448,10 @@ class Consumer:
         consumer.naked = dict(naked)
         for at in range(0, len(rows), 3):
             consumer.pending[rows[at]] = (rows[at + 1], rows[at + 2])
-        if remaining.matcher is None or version == _UNCOUNTED_VERSION:
+        if remaining.matcher is None:
             remaining.recount()
         else:  # to count it again for each of a thousand consumers takes seconds
-            remaining.left = state[19]
+            remaining.left = left
             remaining.needs_store_hook = True
         return consumer
 

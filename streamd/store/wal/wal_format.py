@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
     durable_batch: int
     length: int  # of the records
     count: int  # type: ignore[assignment]
-    tie: int  # see `tie_of`; 0: of a version that did not say
+    tie: int  # see `tie_of`
 
 
 class WalRecord(NamedTuple):
@@ -323,7 +323,7 @@ def decode_batch(blob: memoryview, header: BatchHeader, *, offset: int) -> list[
             )
         )
         pos = end
-    if pos != size or (header.tie and header.tie != (tie or 1)):
+    if pos != size or header.tie != (tie or 1):
         return None
     return records
 
@@ -356,7 +356,7 @@ def record_places(
         tie = crc32c(blob[data_at - 4 : data_at], tie)
         found.append((fields[4], offset + pos))
         pos = end
-    if pos != size or (header.tie and header.tie != (tie or 1)):
+    if pos != size or header.tie != (tie or 1):
         return None
     return found
 

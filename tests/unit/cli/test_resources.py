@@ -65,7 +65,7 @@ def test_at_its_end_the_process_looks_at_nothing_that_lives_once_more() -> None:
 
 
 def test_the_default_store_directory_is_its_users_alone(tmp_path: Path) -> None:
-    """Created for nobody else to read; one of an earlier version is closed; a link, and somebody
+    """Created for nobody else to read; one that they may read is closed; a link, and somebody
     else's, are refused: whoever may write to the temporary directory could own what is stored."""
     path = Path(process_resources.default_store_dir(str(tmp_path)))
     assert path == tmp_path / "streamd"

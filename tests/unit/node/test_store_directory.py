@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -218,19 +217,6 @@ def test_the_newer_of_two_counts() -> None:
         assert found.identity["dropped"] == [99]
         assert found.faults == []
         assert newer != older
-
-
-def test_an_identity_that_an_earlier_server_wrote_is_taken() -> None:
-    """It wrote one file, at first without a checksum."""
-    disk = SimDisk()
-    identity = filled(disk)
-    remove(disk, NAMES[1])
-    del identity["generation"]
-    rewrite(disk, NAMES[0], json.dumps(identity).encode())
-    found = started(disk)
-    assert found.identity == identity | {"generation": 1}
-    assert found.faults == []
-    assert disk.contents(f"{ROOT}/{NAMES[0]}") == disk.contents(f"{ROOT}/{NAMES[1]}")
 
 
 def test_an_unknown_format_is_refused() -> None:
