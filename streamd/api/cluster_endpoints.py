@@ -75,9 +75,8 @@ def update_stream(request: Request, wanted: StreamConfig) -> None:
 
     def propose() -> None:
         now_ns = context.clock.now_ns()
-        command = [commands.UPDATE_STREAM, now_ns, asset.name, config, peers]
         request.propose_meta(
-            command + _basis(context, asset),
+            [commands.UPDATE_STREAM, now_ns, asset.name, config, peers, asset.basis],
             lambda changed: _show_configured(request, changed, shown),
             again=lambda: update_stream(request, wanted),
         )
@@ -318,21 +317,12 @@ def _set_peers(
 ) -> None:
     """Place a stream's replicas on `peers`, unless it is not what `asset` says by then: `again`
     looks once more."""
-    context = request.context
-    command = [commands.SET_PEERS, context.clock.now_ns(), asset.uid, peers]
+    now_ns = request.context.clock.now_ns()
     request.propose_meta(
-        command + _basis(context, asset),
+        [commands.SET_PEERS, now_ns, asset.uid, peers, asset.basis],
         lambda _: request.answer({"success": True}),
         again=lambda: again(request),
     )
-
-
-def _basis(context: ApiContext, asset: StreamAsset) -> list[list[Any]]:
-    """The basis of a command that rests on where the stream is now; nothing while a server of an
-    earlier version, which could not read it, is in the cluster."""
-    facts = context.node.node_facts
-    is_known = all(facts.get(name, {}).get("rests") for name in _servers(context.node))
-    return [asset.basis] if is_known else []
 
 
 def _servers(node: NodeHandle) -> list[NodeId]:

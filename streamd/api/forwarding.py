@@ -269,5 +269,5 @@ class Forwarding:
 
 
 def client_of(facts: list[Any]) -> RemoteClient | None:
-    """Return the client that another node's note describes; a newer node may say more of it."""
-    return RemoteClient(*facts[: len(_FIELDS) + 1]) if facts else None
+    """Return the client that another node's note describes."""
+    return RemoteClient(*facts) if facts else None

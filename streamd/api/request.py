@@ -175,7 +175,7 @@ class Request:
         self.parked_until_ms = 0  # if it waits for a leader: how long
         # The node that passed it on is told. False: nobody answered, it is to look elsewhere.
         self.on_done: Callable[[bool], None] | None = None
-        self.may_go_back = False  # that node knows what this means
+        self.may_go_back = False  # another node passed it on, and waits for word of it
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -230,8 +230,7 @@ class Request:
         peers = node.peers if origin else None
         if peers is not None and peers.is_up(origin):
             args: list[Any] = [self.reply, headers, payload]
-            is_change = self.endpoint.where == META and not self.endpoint.is_read
-            if is_change and node.node_facts.get(origin, {}).get("awaits"):
+            if self.endpoint.where == META and not self.endpoint.is_read:
                 args.append(node.meta.applied)
             if self.hops > 1 or len(args) > 3:
                 peers.note(origin, ANSWER, args)

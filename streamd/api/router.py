@@ -294,15 +294,14 @@ class Router:
     ) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
-        subject, reply, headers, payload, facts, hops = args[:6]  # a newer node may say more
+        subject, reply, headers, payload, facts, hops = args
         request = self._request(subject, reply, headers, payload, client_of(facts))
         if request is not None:
             request.hops = hops
             first = sender if hops == 1 else ""
             request.origin = getattr(request.client, "server", first)
             request.on_done = on_done
-            facts_of = self.context.node.node_facts
-            request.may_go_back = bool(on_done and facts_of.get(sender, {}).get("takes_back"))
+            request.may_go_back = on_done is not None
             self._forwarding.route(request)
         elif on_done is not None:
             on_done(True)

@@ -154,7 +154,7 @@ def wire(base: Base, store: OpenedStore) -> NodeParts:
     control = GroupControl(table)
     trash = ReplicaTrash(context, groups)
     facts = NodeFacts(context, groups, peers)
-    integrity = _integrity(base, store, table, control, trash, facts)
+    integrity = _integrity(base, store, table, control, trash)
     recovery = _recovery(base, store, integrity, control, facts)
     proposals = MetaProposals(groups, leaders, facts, peers)
     cluster = _cluster(base, store, integrity, recovery, control, facts, proposals)
@@ -226,7 +226,6 @@ def _integrity(
     table: ReplicaTable,
     control: GroupControl,
     trash: ReplicaTrash,
-    facts: NodeFacts,
 ) -> IntegrityParts:
     context, groups, peers = store.context, base.groups, base.peers
     damage_log = store.damage_log
@@ -241,7 +240,7 @@ def _integrity(
         damage_log,
         corruption,
         DiscardedEntries(context, groups, peers, trash.directory, control),
-        ConsistencyCheck(context, groups, peers, facts, control),
+        ConsistencyCheck(context, groups, peers, control),
         Scrubber(context, groups, corruption, damage_log),
         store_watch,
         FailedReplicas(context, groups, table, store_watch, damage_log),
@@ -343,7 +342,6 @@ def _replicas(
         runner,
         base.wires,
         store.quotas,
-        cluster.facts,
         cluster.forwarding,
         integrity.corruption,
     )
@@ -439,7 +437,6 @@ def _serve_peers(base: Base, parts: NodeParts) -> None:
     }
     base.requests.notes |= {
         "leaders": cluster.news.on_note,
-        "digest": integrity.consistency.on_digest,
         "digests": integrity.consistency.on_digests,
         "facts": cluster.facts.on_note,
         "hello": cluster.peering.on_hello_renewed,

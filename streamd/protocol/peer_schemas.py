@@ -2,8 +2,7 @@
 
 A link checks each before anybody looks inside, so a handler may rely on types and lengths. What a
 shape does not say, the handler judges: whether there is such a stream, whether the sender leads it.
-A dict may hold keys that are not named here, and some lists more at their end: newer servers say
-more.
+A dict may hold keys that are not named here.
 """
 
 from __future__ import annotations
@@ -82,15 +81,14 @@ def _list_of(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
 
 
-def _row(*checks: Check, optional: int = 0, is_open: bool = False) -> Check:
-    """A list of these fields, the last `optional` of which may be missing. `is_open`: and more."""
+def _row(*checks: Check, optional: int = 0) -> Check:
+    """A list of these fields, the last `optional` of which may be missing."""
     least, most = len(checks) - optional, len(checks)
 
     def is_row(value: Any) -> bool:
         return (
             type(value) is list
-            and least <= len(value)
-            and (is_open or len(value) <= most)
+            and least <= len(value) <= most
             and all(check(field) for check, field in zip(checks, value, strict=False))
         )
 
@@ -151,7 +149,7 @@ _is_facts: Final = _record(
 )
 # See node/identity/incarnations.py.
 _is_told: Final = _row(_is_int, _list_of(_row(_is_int, _is_text)))
-_is_start: Final = _row(_is_text, _is_int, _is_text, _are_texts, _is_told, optional=2, is_open=True)
+_is_start: Final = _row(_is_text, _is_int, _is_text, _are_texts, _is_told, optional=1)
 _is_hello: Final = _record(
     {
         "cluster_id": _is_text,
@@ -225,11 +223,10 @@ def _is_acks(value: Any) -> bool:
 # See api/forwarding.RemoteClient.
 _client: Final = _row(
     _is_text, _is_int, _is_text, _is_int, _is_int, _is_text, _is_text, _is_text, _is_text,
-    is_open=True,
 )  # fmt: skip
 _is_request: Final = _row(
     _is_bytes, _is_bytes, _is_bytes, _is_bytes,
-    lambda value: value == [] or _client(value), _is_uint, is_open=True,
+    lambda value: value == [] or _client(value), _is_uint,
 )  # fmt: skip
 
 
@@ -304,7 +301,6 @@ def _is_delivery_run(value: Any) -> bool:
 
 _NOTES: Final[dict[str, Check]] = {
     "leaders": _list_of(_row(_is_uint, _is_uint, _is_bool)),
-    "digest": _row(_is_uint, _is_uint, _is_uint),
     "digests": _list_of(_row(_is_uint, _is_uint, _is_uint)),
     "facts": _row(_is_facts),
     "hello": _row(_is_hello),
@@ -348,7 +344,7 @@ _CALLS: Final[dict[str, Check]] = {
 _ANSWERS: Final[dict[str, Check]] = {
     "configured": _is_bool,
     "has_left": _is_bool,
-    "recall": _row(_is_uint, _are_texts, _are_texts, _is_uint, is_open=True),
+    "recall": _row(_is_uint, _are_texts, _are_texts, _is_uint),
     "terms": _dict_of(_is_any),
     "held": _list_of(_is_bool),
     "block": _is_bytes,

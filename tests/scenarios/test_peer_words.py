@@ -21,7 +21,6 @@ _HELLO = {
 # One of each, as a peer may say it of a stream that is not here.
 NOTES: dict[str, list[Any]] = {
     "leaders": [[999, 1, False]],
-    "digest": [999, 1, 1],
     "digests": [[999, 1, 1]],
     "facts": [{"tags": ["t"], "storage_max": 1}],
     "hello": [_HELLO],

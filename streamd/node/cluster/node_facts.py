@@ -1,11 +1,10 @@
-"""`NodeFacts`: what each node of the cluster says of itself: limits, tags, load, and features.
+"""`NodeFacts`: what each node of the cluster says of itself: limits, tags, and load.
 
-Placement chooses nodes by these facts, and a leader proposes only what all members understand.
+Placement chooses nodes by these facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from streamd.node.context import NodeContext
@@ -27,8 +26,7 @@ class NodeFacts:
         self._cluster_ids: dict[NodeId, str] = {}
 
     def own(self) -> Facts:
-        """Return what other nodes need to know to place streams here, and which features this
-        node understands."""
+        """Return what other nodes need to know to place streams here."""
         options = self._context.options
         stream_count = ha_count = storage_used = memory_used = 0
         for replica in self._groups:  # in one pass: an idle node does little else
@@ -45,12 +43,6 @@ class NodeFacts:
             "memory_max": options.memory_max,
             "ha_assets_max": options.ha_assets_max,
             "unique_tag": options.unique_tag,
-            "rewrites": True,
-            "removes": True,
-            "awaits": True,
-            "takes_back": True,
-            "compares": True,
-            "rests": True,
             "storage_used": storage_used,
             "memory_used": memory_used,
             "streams": stream_count,
@@ -87,11 +79,3 @@ class NodeFacts:
         ours = self._context.identity.cluster_id
         here = self._peers.nodes() if self._peers is not None else []
         return [name for name in here if ours and self._cluster_ids.get(name) == ours]
-
-    def all_know(self, feature: str, members: Iterable[NodeId]) -> bool:
-        """True if all `members` have said that they know a feature: a command ("rewrites",
-        "removes"), or what may come with one ("rests": a basis). Servers that do not may be among
-        them while a cluster is brought to a new version node by node."""
-        return not self._context.is_clustered or all(
-            self.by_node.get(name, {}).get(feature) for name in members
-        )

@@ -76,10 +76,8 @@ class ReplicaReplacement:
             self._placing.pop(uid, None)
 
         self._placing[uid] = now_ms + limits.API_CONFIGURED_MS
-        command = [commands.SET_PEERS, self._context.env.clock.now_ns(), uid, peers]
-        group = self._groups.meta_group
-        if group is not None and self._facts.all_know("rests", group.raft.members.members()):
-            command.append(asset.basis)
+        now_ns = self._context.env.clock.now_ns()
+        command = [commands.SET_PEERS, now_ns, uid, peers, asset.basis]
         self._proposals.propose(command, placed)
 
 

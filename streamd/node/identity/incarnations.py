@@ -34,7 +34,7 @@ _SURELY_LATER = 1000  # segments; more than the end of this process may still be
 _NEVER = 1 << 62  # no start begins that segment
 
 # Log, segment that this start of the node began, a random number (which start: none if it could not
-# be written down), the logs it had before, Told. The last two are missing with earlier servers.
+# be written down), the logs it had before, Told. The last is missing if it stands for two lives.
 Start = list[Any]
 # First segment from which on each start that anybody was told of is here; each [segment, which].
 Told = list[Any]
@@ -138,7 +138,7 @@ class Incarnations:
 
 
 def _logs_before(start: Start) -> list[str]:
-    return list(start[3]) if len(start) > 3 else []
+    return list(start[3])
 
 
 def _is_put_back(start: Start, seen: Start) -> bool:
@@ -155,8 +155,8 @@ def _is_another_life(start: Start, earlier: Start) -> bool:
         return False
     if segment == start[1]:
         return bool(which != start[2])
-    if not which or len(start) < 5 or len(earlier) < 5:
-        return False  # an earlier server, which a later one may have made way for, wrote none down
+    if not which or len(start) < 5:
+        return False  # not written down, or not said
     since, told = start[4]
     return segment >= since and [segment, which] not in told
 

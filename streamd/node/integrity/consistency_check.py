@@ -15,7 +15,6 @@ from typing import Any
 
 from streamd import limits
 from streamd.machine import commands
-from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
@@ -37,13 +36,11 @@ class ConsistencyCheck:
         context: NodeContext,
         groups: LocalGroups,
         peers: Peers | None,
-        facts: NodeFacts,
         control: GroupControl,
     ) -> None:
         self._context = context
         self._groups = groups
         self._peers = peers
-        self._facts = facts
         self._control = control
         self._fingerprints = Fingerprints(context.name)
         self._unsent: dict[NodeId, list[Row]] = {}
@@ -69,12 +66,8 @@ class ConsistencyCheck:
             return
         count = limits.COMPARE_ROWS
         for node_id, rows in unsent.items():
-            if self._facts.all_know("compares", (node_id,)):
-                for at in range(0, len(rows), count):
-                    self._peers.note(node_id, "digests", rows[at : at + count])
-            else:
-                for row in rows:
-                    self._peers.note(node_id, "digest", row)
+            for at in range(0, len(rows), count):
+                self._peers.note(node_id, "digests", rows[at : at + count])
 
     def on_digests(self, sender: NodeId, rows: Iterable[Row]) -> None:
         """Judge by the fingerprints of another node's replicas: the note `digests`."""
@@ -83,10 +76,6 @@ class ConsistencyCheck:
             group = group_of(uid)
             if group is not None:
                 self._judge(uid, group, index, sender, fingerprint)
-
-    def on_digest(self, sender: NodeId, args: list[Any]) -> None:
-        """Judge by one fingerprint: the note `digest`, of a server of an earlier version."""
-        self.on_digests(sender, (args,))
 
     def may_hand_out(self, uid: Uid, asker: NodeId) -> bool:
         """False while members differ and nobody knows which is right: `asker`, which begins anew

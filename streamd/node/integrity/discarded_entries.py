@@ -275,9 +275,8 @@ class DiscardedEntries:
             history: list[LogPosition] = []
             last = 0
             if isinstance(result, dict):
-                # A server of before these have chains says only where each term begins.
-                rows = result.get("positions") or result["terms"]
-                history, last = [LogPosition(*row) for row in rows], result["last"]
+                history = [LogPosition(*row) for row in result["positions"]]
+                last = result["last"]
             # Without an answer: all there is, of which the leader may have the most.
             common = self._common(group, history, last) or Common(0, is_exact=False)
             self._keep(group, common, kept, commit=group.raft.commit)
@@ -326,17 +325,7 @@ class DiscardedEntries:
             answer(errors.CLUSTER_NOT_AVAIL())
             return
         log = group.raft.log
-        positions = log.history(log.last_index)
-        terms: dict[Term, Index] = {}
-        for position in positions:
-            terms.setdefault(position.term, position.index)
-        answer(
-            {
-                "terms": [[index, term] for term, index in terms.items()],
-                "positions": positions,
-                "last": log.last_index,
-            }
-        )
+        answer({"positions": log.history(log.last_index), "last": log.last_index})
 
     def serve_held(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
         """Answer the call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from streamd import limits
 from streamd.machine.indexes.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
-from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.cluster.reconfiguration_steps import forgotten_members, named_by
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
@@ -98,7 +97,6 @@ class ReplicaMaker:
         runner: GroupRunner,
         wires: Wires,
         quotas: Quotas,
-        facts: NodeFacts,
         forwarding: PublishForwarding,
         corruption: CorruptionRepair,
     ) -> None:
@@ -107,7 +105,6 @@ class ReplicaMaker:
         self._runner = runner
         self._wires = wires
         self._quotas = quotas
-        self._facts = facts
         self._forwarding = forwarding
         self._corruption = corruption
         self._columns = ColumnsCache()
@@ -140,7 +137,6 @@ class ReplicaMaker:
                 backlog=self._backlog,
             ),
             max_payload=context.options.max_payload,
-            all_know=lambda feature: self._facts.all_know(feature, raft.members.members()),
         )
         group.snapshot_every_bytes = quotas.storage.snapshot_every_bytes
         if is_file:

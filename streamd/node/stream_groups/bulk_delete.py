@@ -66,16 +66,14 @@ class BulkDelete:
         self,
         machine: StreamMachine,
         propose: Callable[[Command, Done], None],
-        may_remove: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
         self._machine = machine
         self._propose = propose  # in a turn to come
-        self._may_remove = may_remove  # all members know the command
         self._wake = wake  # have a turn call `go_on`
         self._jobs: deque[_Job] = deque()
         self.is_due = False
-        self.owes_sweep = False  # one could not be, or came to nothing: ask for it again
+        self.owes_sweep = False  # one came to nothing: ask for it again
         self._looked_ms = self._rows_left = 0  # for consumers to be deleted, at that time
 
     def takes(self, command: Command, done: Done | None, now_ns: int) -> bool:
@@ -86,8 +84,6 @@ class BulkDelete:
         job = _Job(command, done)
         ahead = sum(each.command is not None for each in self._jobs)
         if not ahead:
-            if not self._may_remove():
-                return False
             found = self._step(job)
             if job.is_done:
                 return False
@@ -102,7 +98,7 @@ class BulkDelete:
         at a time."""
         machine = self._machine
         consumer = machine.consumers.get(command[2])
-        if consumer is None or not machine.limits.is_interest or not self._may_remove():
+        if consumer is None or not machine.limits.is_interest:
             return command
         search = trimming.Unwanted(machine.index, machine.interest(), consumer)
         if now_ms != self._looked_ms:
@@ -113,9 +109,8 @@ class BulkDelete:
 
     def sweep(self) -> None:
         """Look for what nobody wants, in a stream that keeps what somebody does."""
-        is_wanted = self._machine.limits.is_interest
-        self.owes_sweep = is_wanted and not self._may_remove()
-        if not is_wanted or self.owes_sweep:
+        self.owes_sweep = False
+        if not self._machine.limits.is_interest:
             return
         if self._jobs and self._jobs[-1].search is None and self._jobs[-1].command is None:
             return  # one that has not begun

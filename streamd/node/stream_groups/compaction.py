@@ -30,13 +30,11 @@ class Compaction:
         index: StreamIndex,
         blocks: BlockPort,
         propose: Propose,
-        may_rewrite: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
         self._index = index
         self._blocks = blocks
         self._propose = propose
-        self._may_rewrite = may_rewrite  # all members know what it is
         self._wake = wake  # have a turn look at the deadline
         self._seen = 0  # how many seqs were gone at the last look that left nothing to do
         self._sparse_since: dict[int, int] = {}  # blocks of which little is live, and since when
@@ -75,7 +73,7 @@ class Compaction:
 
     def _look(self, gone: int) -> None:
         chosen = self._choose()
-        if chosen and self._may_rewrite():
+        if chosen:
             self._is_busy = True
             self._read(chosen)
             return
@@ -85,8 +83,6 @@ class Compaction:
         if waiting:
             settled_ms = min(waiting) + limits.REWRITE_AFTER_MS
             self._due_ms = max(settled_ms, self._now_ms + limits.REWRITE_LOOK_MS)
-        elif chosen:
-            self._due_ms = self._now_ms + limits.REWRITE_AFTER_MS
 
     def _settled_ms(self) -> int:
         return self._now_ms - limits.REWRITE_AFTER_MS

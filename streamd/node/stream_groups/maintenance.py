@@ -39,7 +39,6 @@ class Maintenance:
         now: TurnTime,
         *,
         has_room: Callable[[int], bool],
-        all_know: Callable[[str], bool],
     ) -> None:
         self._machine = machine
         self._blocks = blocks
@@ -57,13 +56,11 @@ class Maintenance:
             machine.index,
             blocks,
             self._propose_rewrite,
-            may_rewrite=lambda: all_know("rewrites"),
             wake=self._wake,
         )
         self.bulk_delete = BulkDelete(
             machine,
             propose=lambda command, done: shell.post(Propose(command, done, is_forced=False)),
-            may_remove=lambda: all_know("removes"),
             wake=self._wake,
         )
         self.unreadable = Unreadable(

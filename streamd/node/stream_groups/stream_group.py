@@ -93,7 +93,6 @@ class StreamGroup(Group):
         wires: Wires,
         bounds: PublishBounds,
         max_payload: int,
-        all_know: Callable[[str], bool] = lambda command: True,
     ) -> None:
         super().__init__(
             uid=machine.uid,
@@ -112,7 +111,6 @@ class StreamGroup(Group):
             hooks,
             now,
             has_room=bounds.has_room,
-            all_know=all_know,
         )
         advisories = Advisories()
         proposals = ConsumerProposals(raft, now, maintenance.bulk_delete.lightened)

@@ -201,7 +201,7 @@ class World:
         self.clock = Clock()
         self.meta = MetaMachine()
         self.facts: dict[str, dict[str, Any]] = {
-            name: {"tags": [], "storage_max": -1, "memory_max": -1, "rests": True} for name in names
+            name: {"tags": [], "storage_max": -1, "memory_max": -1} for name in names
         }
         self.leaders: dict[int, str] = {0: names[0]}
         self.machines: dict[int, dict[str, LocalStream]] = {}

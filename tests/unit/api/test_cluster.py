@@ -89,7 +89,6 @@ def test_a_change_is_answered_when_the_clients_node_has_applied_it(
     """n3 has not applied yet what its client asked for, and what it is asked next may rest on it.
     But the client does not wait for ever."""
     node = world.nodes["n3"]
-    world.facts["n3"]["awaits"] = True
     node.meta = MetaMachine()
     reply = world.send("n3", "STREAM.CREATE.S", {"name": "S"})
     world.pass_ms(20)
@@ -124,7 +123,6 @@ def test_a_node_that_stops_gives_back_what_it_was_passed(
     there itself, for of a request that n1 had passed on it would hear only that n1 is gone."""
     uid = world.make("S", num_replicas=3).uid
     world.lead(uid, "n1")
-    world.facts["n3"]["takes_back"] = True
     reply = world.send("n3", "STREAM.PURGE.S", runs=False)
     world.nodes["n1"].is_stopping = True
     world.leaders[uid] = "n2" if is_known else ""
@@ -529,17 +527,6 @@ def test_replicas_asked_for_while_a_config_changes_are_as_many_as_it_says() -> N
     world.run()
     asset = world.meta.streams_by_name["S"]
     assert asset.config["num_replicas"] == len(asset.peers) == 3
-
-
-def test_a_server_of_before_is_told_nothing_it_can_not_read() -> None:
-    world = World("n1", "n2", "n3", "n4")
-    world.make("S", num_replicas=3)
-    world.facts["n4"]["rests"] = None
-    world.is_meta_busy = True
-    world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"}, runs=False)
-    world.send("n1", "STREAM.PEER.REMOVE.S", {"peer": "n3"}, runs=False)
-    world.run()
-    assert world.meta.streams_by_name["S"].peers == ("n1", "n2", "n4")  # as it was then
 
 
 def test_r1_has_a_leader_and_no_group(world: World) -> None:

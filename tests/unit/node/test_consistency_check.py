@@ -13,13 +13,12 @@ from tests.unit.node.contexts import context_of
 class _Node:
     """As much of node `a`, with groups on a, b and c, as comparing needs."""
 
-    def __init__(self, *, newer: tuple[str, ...] = ("b", "c")) -> None:
+    def __init__(self) -> None:
         self.notes: list[tuple[str, str, list[Any]]] = []
         self.due: list[Any] = []
         self.repaired: list[int] = []
         members = SimpleNamespace(members=lambda: ("a", "b", "c"), voters=("a", "b", "c"))
         self.group = SimpleNamespace(raft=SimpleNamespace(members=members))
-        self._newer = newer
 
     def later(self, name: str, delay_s: float, callback: Any) -> None:
         self.due.append(callback)
@@ -30,10 +29,6 @@ class _Node:
     def is_up(self, node_id: str) -> bool:
         return True
 
-    def all_know(self, command: str, members: tuple[str, ...]) -> bool:
-        assert command == "compares"
-        return all(name in self._newer for name in members)
-
     def group_of(self, uid: int) -> Any:
         return self.group if uid < 10_000 else None
 
@@ -43,7 +38,7 @@ class _Node:
 
 def _of(node: Any) -> ConsistencyCheck:
     context = context_of(timers=node)
-    return ConsistencyCheck(context, groups=node, peers=node, facts=node, control=node)
+    return ConsistencyCheck(context, groups=node, peers=node, control=node)
 
 
 def test_many_groups_are_one_note_to_each_node() -> None:
@@ -60,7 +55,7 @@ def test_many_groups_are_one_note_to_each_node() -> None:
 
 
 def test_no_note_takes_its_reader_for_long() -> None:
-    node: Any = _Node(newer=("b", "c"))
+    node: Any = _Node()
     checks = _of(node)
     for uid in range(1, 2 * limits.COMPARE_ROWS + 2):
         checks.send(uid, node.group, [(5, 1)])
@@ -68,19 +63,6 @@ def test_no_note_takes_its_reader_for_long() -> None:
     assert [len(rows) for to, _, rows in node.notes if to == "b"] == [
         limits.COMPARE_ROWS, limits.COMPARE_ROWS, 1,
     ]  # fmt: skip
-
-
-def test_a_server_of_before_hears_of_one_group_at_a_time() -> None:
-    node: Any = _Node(newer=("c",))
-    checks = _of(node)
-    for uid in (1, 2):
-        checks.send(uid, node.group, [(5, uid)])
-    node.due.pop()()
-    assert node.notes == [
-        ("b", "digest", [1, 5, 1]),
-        ("b", "digest", [2, 5, 2]),
-        ("c", "digests", [[1, 5, 1], [2, 5, 2]]),
-    ]
 
 
 def test_a_replica_that_differs_from_the_majority_is_made_anew() -> None:

@@ -204,22 +204,3 @@ def test_a_start_that_could_not_be_written_down_is_not_missed_later(nodes: list[
     a.meet(b)
     c.meet(b)
     assert not b.is_ended
-
-
-@pytest.mark.parametrize("was_newer_before", [False, True])
-def test_starts_that_an_earlier_release_did_not_write_are_no_evidence(
-    nodes: list[_Node], was_newer_before: bool
-) -> None:
-    a, b, c = nodes
-    before = b.identity["starts"]
-    b.begin("log of n2", 2)
-    a.meet(b)
-    b.identity.pop("starts")  # it would not have, nor told
-    if was_newer_before:
-        b.identity["starts"] = before
-    a.identity["seen"]["n2"] = a.identity["seen"]["n2"][:3]
-    b.begin("log of n2", 3)
-    c.meet(b)
-    a.meet(c)
-    a.meet(b)
-    assert not b.is_ended

@@ -47,14 +47,12 @@ class World:
         self.blocks = Blocks(self.box)
         self.proposed: list[list[int]] = []
         self.outcome: Any = None  # None: what the machine says
-        self.is_allowed = True
         self.now_ms = 1000
         self.woken = 0
         self.rewriter = Compaction(
             self.box.machine.index,
             self.blocks,  # type: ignore[arg-type]
             self.propose,
-            lambda: self.is_allowed,
             self.wake,
         )
 
@@ -146,17 +144,6 @@ def test_compaction_proposals_at_once_are_bounded(monkeypatch: pytest.MonkeyPatc
     world.fill(300, keep_one_in=10)
     world.run(4 * limits.REWRITE_AFTER_MS)
     assert world.proposed and max(map(len, world.proposed)) <= 2
-
-
-def test_nothing_is_proposed_while_a_member_does_not_know_the_command() -> None:
-    world = World()
-    world.is_allowed = False
-    world.fill(200, keep_one_in=10)
-    world.run(5 * limits.REWRITE_AFTER_MS)
-    assert world.proposed == []
-    world.is_allowed = True
-    world.run(5 * limits.REWRITE_AFTER_MS)
-    assert world.proposed
 
 
 def test_a_block_that_can_not_be_read_stays_as_it_is() -> None:
