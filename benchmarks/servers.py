@@ -158,6 +158,20 @@ class ServerProcess:
                 raise ServerDied(f"no answer within {within_s} s\n{self.log_tail()}")
             time.sleep(0.003)
 
+    def wait_for_log(
+        self, words: str, within_s: float = STARTED_WITHIN_S, *, count: int = 1
+    ) -> None:
+        """Wait until the log has `words`, `count` times. Raises ServerDied.
+
+        For a server whose clients need certificates: wait for "Server is ready".
+        """
+        assert self._process is not None
+        deadline = time.perf_counter() + STARTED_WITHIN_S
+        while self.log_file.read_text(errors="replace").count(words) < count:
+            if self._process.poll() is not None or time.perf_counter() > deadline:
+                raise ServerDied(f"no {words!r}\n{self.log_tail()}")
+            time.sleep(0.003)
+
     def _answers(self) -> bool:
         """True if a client gets INFO and PONG (and with JetStream an account info)."""
         try:

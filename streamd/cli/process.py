@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
-from streamd.cli import addresses, process_resources, runfiles
+from streamd.cli import addresses, certificate_files, process_resources, runfiles
 from streamd.config import changes, flags
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
@@ -31,6 +31,7 @@ from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.monitoring.stats import ServerStats
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import listening_socket
+from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 
@@ -77,6 +78,7 @@ class ServerProcess:
         self._cluster: ClusterLinks | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
+        self._handshakes = Handshakes()  # of TLS, for all that listens
         self._ports_file = ""
         self._exit_status = 0
         self._is_started = False
@@ -197,6 +199,7 @@ class ServerProcess:
             has_jetstream=self._node is not None,
             log=log,
             connections_max=process_resources.connections_max(),
+            handshakes=self._handshakes,
         )
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
@@ -212,11 +215,25 @@ class ServerProcess:
         self._monitoring.client_port = self._listener.port
         listened = join_address(options.host, self._listener.port)
         log.info(f"Listening for client connections on {listened}")
+        self._log_tls()
         if options.ports_file_dir:
             self._write_ports()
         log.info("Server is ready")
         for action in self._postponed:
             action()
+
+    def _log_tls(self) -> None:
+        tls, log = self._options.tls, self._log
+        if tls is None:
+            return
+        if self._options.allows_non_tls:
+            log.info("TLS available for client connections")
+        else:
+            log.info("TLS required for client connections")
+        if tls.is_first and not tls.first_delay_ns:
+            log.warning(
+                'Clients that are not using "TLS Handshake First" option will fail to connect'
+            )
 
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""
@@ -511,6 +528,7 @@ class ServerProcess:
             return
         try:
             fresh = flags.options_from(self._line)
+            certificate_files.check(fresh)
             changes.refuse_fixed(self._options, fresh)
             if self._cluster is not None and self._cluster.tls is not None:
                 self._cluster.tls.read_anew()

@@ -10,7 +10,7 @@ import os
 import sys
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
-from streamd.cli import runfiles
+from streamd.cli import certificate_files, runfiles
 from streamd.config import flags
 from streamd.config.options import Options
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "must specify [-c, --config] option to check configuration file syntax"
             )
         options = flags.options_from(line)
+        certificate_files.check(options)
     except flags.UsageError as err:
         print(f"{err}\n{flags.USAGE.format(program=program)}", file=sys.stderr)
         return 1

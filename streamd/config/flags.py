@@ -14,6 +14,7 @@ from typing import Any
 from streamd.config import reader
 from streamd.config.cluster_options import join_address, parse_cluster_url, parse_routes
 from streamd.config.options import Options, finish
+from streamd.config.tls_options import CertificatePair, TlsOptions
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
 from streamd.limits import CLUSTER_PASSWORD_CHARS_MIN
 
@@ -70,6 +71,14 @@ Authorization Options:
         --pass <password>            Password required for connections
         --auth <token>               Authorization token required for connections
 
+TLS Options:
+        --tls                        Enable TLS for clients: with certificate and key
+                                     (default: false; =false takes away the file's)
+        --tlscert <file>             Server certificate file
+        --tlskey <file>              Private key for server certificate
+        --tlsverify                  Enable TLS, verify client certificates
+        --tlscacert <file>           Client certificate CA for verification
+
 Cluster Options:
         --routes <rurl-1, rurl-2>    Routes to solicit and connect
         --cluster <cluster-url>      Cluster URL for solicited routes
@@ -84,8 +93,7 @@ Cluster Options:
                                      that reaches the port can join, read and change everything
 
 Not served by this version:
-    --tls --tlscert --tlskey --tlsverify --tlscacert    refused: they protect
-    -ms -s -r --profile                                 accepted with a warning
+    -ms -s -r --profile              accepted with a warning
 
 Common Options:
     -h, --help                       Show this message
@@ -197,6 +205,12 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
         _set("allows_open_cluster"),
     ),
     "connect_retries": ("connect_retries", _NUMBER, _set_cluster("connect_retries", int)),
+    # Together: see `_settle_tls`.
+    "tls": ("tls", _BOOLEAN, None),
+    "tlscert": ("tlscert", _TEXT, None),
+    "tlskey": ("tlskey", _TEXT, None),
+    "tlsverify": ("tlsverify", _BOOLEAN, None),
+    "tlscacert": ("tlscacert", _TEXT, None),
     "help": ("h help", _BOOLEAN, None),
     "help_tls": ("help_tls", _BOOLEAN, None),
     "version": ("v version", _BOOLEAN, None),
@@ -204,11 +218,6 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "https_port": ("ms https_port", _NUMBER, None),
     "syslog": ("s syslog", _BOOLEAN, None),
     "remote_syslog": ("r remote_syslog", _TEXT, None),
-    "tls": ("tls", _BOOLEAN, None),
-    "tlscert": ("tlscert", _TEXT, None),
-    "tlskey": ("tlskey", _TEXT, None),
-    "tlsverify": ("tlsverify", _BOOLEAN, None),
-    "tlscacert": ("tlscacert", _TEXT, None),
     "profile": ("profile", _NUMBER, None),
 }
 _BY_NAME = {
@@ -277,17 +286,14 @@ def _take(line: CommandLine, name: str, value: Any) -> None:
 
 def options_from(line: CommandLine) -> Options:
     """Return the finished options: defaults, then the configuration file, then the flags."""
-    options = reader.load(line.config_file) if line.config_file else Options()
+    options = reader.load(line.config_file) if line.config_file else Options(auth_timeout_s=0)
     for name, value in line.settings:
         apply = _FLAGS[name][2]
         if apply is not None:
             apply(options, value)
-        elif name.startswith("tls"):
-            # `--tls=false` asks for nothing. An empty file name does: a variable was not set.
-            if value is not False:
-                options.unserved.append(f"flag --{name} is not served by this version")
-        else:
+        elif not name.startswith("tls"):
             options.warnings.append(f"flag -{name} is not served by this version and is ignored")
+    _settle_tls(options, {name: value for name, value in line.settings if name.startswith("tls")})
     _settle_credentials(options, {name for name, value in line.settings if value})
     if any(name == "routes" for name, _ in line.settings) and not options.cluster.is_enabled:
         raise ConfigError("solicited routes require cluster capabilities, e.g. --cluster")
@@ -310,6 +316,29 @@ def _settle_credentials(options: Options, given: set[str]) -> None:
         options.username = options.password = options.token = ""
     if options.token:
         options.username = options.password = ""
+
+
+def _settle_tls(options: Options, given: dict[str, Any]) -> None:
+    """Lay the flags about TLS over the file's block. `--tls=false` takes it away; any other flag
+    brings TLS, with the certificate and the key that flags name: an empty name is a variable that
+    was not set, not a wish for plain text. So it is in nats-server. Raises ConfigError."""
+    if not given:
+        return
+    if given.get("tls") is False:
+        options.tls = None
+        return
+    if not given.get("tlscert"):
+        raise ConfigError("TLS Server certificate must be present and valid")
+    if not given.get("tlskey"):
+        raise ConfigError("TLS Server private key must be present and valid")
+    of_file = options.tls or TlsOptions()
+    options.tls = replace(
+        of_file,
+        certificates=(CertificatePair(given["tlscert"], given["tlskey"]),),
+        ca_file=given.get("tlscacert", ""),
+        is_verifying=given.get("tlsverify", False) or of_file.is_mapping,
+        place=("", 0, 0),
+    )
 
 
 def _refuse_open_cluster(options: Options) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamd.config.cluster_options import ClusterOptions, client_address
+from streamd.config.tls_options import TlsOptions
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import (
@@ -143,6 +144,10 @@ class Options:
     lame_duck_grace_ns: int = 10 * SECOND_NS
     has_header_support: bool = True
 
+    tls: TlsOptions | None = None  # of clients; None: in clear
+    allows_non_tls: bool = False  # clients in clear are served beside those with TLS
+    https_port: int = 0  # of monitoring with the certificates of `tls`; 0: none
+
     username: str = ""
     password: str = ""
     token: str = ""
@@ -207,6 +212,12 @@ def finish(options: Options) -> Options:
     Raises ConfigError; adds a warning for each setting that is not served as it is.
     """
     _fill_in(options)
+    if options.https_port and options.http_port:
+        raise ConfigError(
+            f"can't specify both HTTP ({options.http_port}) and HTTPs ({options.https_port}) ports"
+        )
+    if options.https_port and options.tls is None:
+        raise ConfigError("TLS cert and key required for HTTPS")
     if options.jetstream.max_batch_msgs > BATCH_MSGS_CONFIGURED_MAX:
         options.warnings.append(
             f"jetstream.limits.batch.max_msgs ({options.jetstream.max_batch_msgs}) is taken for"
@@ -263,6 +274,8 @@ def finish(options: Options) -> Options:
 
 def _fill_in(options: Options) -> None:
     default = Options()
+    if options.tls is not None:  # the handshake comes before the login
+        default.auth_timeout_s = options.tls.timeout_s + 1
     for attribute in _NEVER_ZERO:
         if not getattr(options, attribute):
             setattr(options, attribute, getattr(default, attribute))

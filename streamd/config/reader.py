@@ -14,6 +14,7 @@ from streamd.config.cluster_options import ClusterOptions, ClusterTls
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_in, put_on, words
 from streamd.config.options import Options
+from streamd.config.tls_reader import read_tls
 from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader
 from streamd.config.values import (
     as_flag,
@@ -43,7 +44,7 @@ def load(path: str) -> Options:
 
 def from_tree(root: Value) -> Options:
     """Interpret a parsed configuration."""
-    options = Options()
+    options = Options(auth_timeout_s=0)  # 0: as `finish` finds right
     _Reader(options).top(root)
     return options
 
@@ -51,9 +52,9 @@ def from_tree(root: Value) -> Options:
 _UNSERVED_TOP = Unserved(
     protecting=words(
         """
-        tls allow_non_tls proxy_protocol proxies system_account system mappings maps resolver
+        proxy_protocol proxies system_account system mappings maps resolver
         account_resolver accounts_resolver resolver_tls resolver_preload resolver_pinned_accounts
-        default_sentinel ocsp
+        default_sentinel
         """
     ),
     additional=words(
@@ -157,6 +158,9 @@ class _Reader:
                 "no_auth_user": self._blocks.text("no_auth_user"),
                 "jetstream": self._jetstream,
                 "cluster": self._cluster,
+                "tls": self._tls,
+                "allow_non_tls": self._blocks.flag("allows_non_tls"),
+                "ocsp": self._ocsp,
                 "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
             },
             unserved=_UNSERVED_TOP,
@@ -223,6 +227,21 @@ class _Reader:
 
     def _no_header_support(self, value: Value) -> None:
         self._options.has_header_support = not as_flag(value)
+
+    def _tls(self, block: Value) -> None:
+        self._options.tls = read_tls(block, self._blocks)
+
+    def _ocsp(self, value: Value) -> None:
+        """Accept what asks for no stapled answer; refuse what does."""
+        if isinstance(value.raw, dict):
+            mode = value.raw.get("mode")
+            is_off = mode is not None and mode.raw == "never"
+        elif isinstance(value.raw, bool):
+            is_off = not value.raw
+        else:
+            raise value.error("error parsing ocsp config: unsupported type string")
+        if not is_off:
+            self._blocks.refuse(value, '"ocsp" is not served by this version')
 
     # --- peers ------------------------------------------------------------------------------------
 

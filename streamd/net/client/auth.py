@@ -19,6 +19,9 @@ import bcrypt
 
 from streamd.config.options import Options, Permissions, User
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
+from streamd.net.client.entrance import Entrance
+from streamd.net.tls.certificate_users import CertificateUsers
+from streamd.net.tls.facts import TlsFacts
 from streamd.subjects import is_subset, matches
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
@@ -35,6 +38,7 @@ class ClientPolicy:
 
     options: Options
     auth: Authenticator
+    tls: Entrance | None = None  # None: clients speak in clear
 
     @classmethod
     def of(cls, options: Options) -> ClientPolicy:
@@ -150,6 +154,10 @@ class Authenticator:
         self._decoys = _decoys(user.password for user in self._users.values())
         self._default_permissions = options.default_permissions
         self._no_auth_user = options.no_auth_user
+        # Certificates say who a client is; with one user and its password that is asked for.
+        self._mapped: CertificateUsers | None = None
+        if options.tls is not None and options.tls.is_mapping and options.users:
+            self._mapped = CertificateUsers(user.name for user in options.users)
         self._is_open_besides_system = options.is_open_besides_system
         # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
         self._passed: dict[str, bytes] = {} if before is None else before._passed
@@ -160,15 +168,29 @@ class Authenticator:
         """Identity of a connection that sends no CONNECT; None: it must log in."""
         if not self.is_required:
             return self._administrators.admit(Identity())
+        if self._mapped is not None:
+            return None
         if self._is_open_besides_system:
             return Identity()
         user = self._users.get(self._no_auth_user) if self._no_auth_user else None
         return self._identity(user) if user is not None else None
 
-    def judge(self, connect: dict[str, Any]) -> Identity | Check | None:
-        """Return the identity, None for a refusal, or a `Check` that still has to run."""
+    @property
+    def is_mapping(self) -> bool:
+        """True if users are named by their certificates, whatever CONNECT says."""
+        return self._mapped is not None
+
+    def judge(
+        self, connect: dict[str, Any], tls: TlsFacts | None = None
+    ) -> Identity | Check | None:
+        """Return the identity, None for a refusal, or a `Check` that still has to run.
+
+        `tls`: of the connection; None: it speaks in clear.
+        """
         if not self.is_required:
             return self._administrators.admit(Identity())
+        if self._mapped is not None:
+            return self._judge_certificate(self._mapped, connect, tls)
         name = _text(connect, "user")
         password = _text(connect, "pass")
         token = _text(connect, "auth_token")
@@ -187,6 +209,20 @@ class Authenticator:
         if not token and not password:
             token = name  # `nats://token@host` of some clients arrives as a user name
         return self._compare(self._administrators.admit(Identity()), token, self._token)
+
+    def _judge_certificate(
+        self, mapped: CertificateUsers, connect: dict[str, Any], tls: TlsFacts | None
+    ) -> Identity | Check | None:
+        """Judge by the certificate alone; a password only if its user has one."""
+        if tls is None or not tls.certificates:
+            return None
+        name = mapped.find(tls.certificates[0])
+        if name is None:
+            return None
+        user = self._users[name]
+        if not user.password:
+            return self._identity(user)
+        return self._compare(self._identity(user), _text(connect, "pass"), user.password)
 
     def remember(self, hashed: str, secret: str) -> None:
         """Note that `secret` passed the bcrypt check against `hashed`."""

@@ -28,6 +28,7 @@ from streamd.net.client.tracing import Tracer
 from streamd.net.pubsub.message_router import RESERVED_REPLIES, MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.sockets import peer_address
+from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
 
@@ -118,21 +119,23 @@ class Connection(asyncio.Protocol):
         """Register the connection, and introduce the server to the client."""
         # uvloop's transport does what asyncio's does, but is no subclass of it.
         transport = cast(asyncio.Transport, transport)
-        self._transport = transport
         transport.set_write_buffer_limits(high=CONGESTED_BYTES, low=CONGESTED_BYTES // 4)
         profile = self.profile
         profile.ip, profile.port = peer_address(transport)
         refusal = self._connections.admit(self)
-        self._guard.open(transport)
-        write: Callable[[bytes], None] = transport.write
-        if self._tracer is not None:
-            write = self._tracer.begin(write, profile)
-        self.output.open(write)
+        self.write_to(transport)
         if refusal:
             self.close("Maximum Connections Exceeded", refusal)
             return
-        self.output.out.append(self._info.line(cid=self.cid, ip=self.ip))
-        self.output.flush()
+        tls = self._policy.tls
+        if tls is not None:
+            tls.enter(self, transport, self._loop)
+            return
+        self.introduce()
+        self._begin_service()
+
+    def _begin_service(self) -> None:
+        """Start the timers of a client that may speak its protocol."""
         options = self._policy.options
         if self._policy.auth.is_required and options.auth_timeout_s > 0:
             self._auth_timer = self._loop.call_later(options.auth_timeout_s, self._on_auth_timeout)
@@ -177,6 +180,42 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Note that the client has caught up (called by the transport)."""
         self.output.relax()
+
+    # --- the way into TLS (`entrance.Entering`) -------------------------------------------------
+
+    def introduce(self, *, is_tls_first: bool = False) -> None:
+        """Send INFO."""
+        line = self._info.line(cid=self.cid, ip=self.ip, is_tls_first=is_tls_first)
+        self.output.out.append(line)
+        self.output.flush()
+
+    def write_to(self, transport: asyncio.Transport) -> None:
+        """Write to `transport` from here on, and end with it."""
+        self._transport = transport
+        self._guard.open(transport)
+        write: Callable[[bytes], None] = transport.write
+        if self._tracer is not None:
+            write = self._tracer.begin(write, self.profile)
+        self.output.open(write)
+
+    def serve(self, facts: TlsFacts | None) -> None:
+        """Take bytes that come for the client's protocol."""
+        self.profile.tls = facts
+        self._begin_service()
+
+    def turn_away(self, fault: TlsFault) -> None:
+        """End the connection: there is no TLS."""
+        self._connections.report_no_tls(fault, cid=self.cid, ip=self.ip, port=self.port)
+        self.close("TLS Handshake Failure")
+
+    def throttle(self) -> None:
+        """End the connection: too many handshakes begin."""
+        text = b"Connection throttling is active. Please try again later."
+        self.close("Maximum Connections Exceeded", text)
+
+    def report_throttled(self, count: int) -> None:
+        """Log how many connections were throttled in a second."""
+        self._connections.report_throttled(count)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -337,6 +376,9 @@ class Connection(asyncio.Protocol):
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
+        named = (self.profile.connect or {}).get("user")
+        if named and self._policy.auth.is_mapping:
+            self._connections.report_other_name(named, cid=self.cid, ip=self.ip)
         if self._tracer is not None:
             self._tracer.identified(self.profile)
         self._keep_alive.on_identified()
@@ -464,6 +506,10 @@ class Connection(asyncio.Protocol):
         self.output.flush()
 
     # --- for monitoring -------------------------------------------------------------------------
+
+    @property
+    def tls(self) -> TlsFacts | None:
+        return self.profile.tls
 
     @property
     def cid(self) -> int:

@@ -13,12 +13,14 @@ from streamd.config.options import Options
 from streamd.net.client.auth import ClientPolicy
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.connection import Connection
+from streamd.net.client.entrance import Entrance
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.client.server_info import ServerInfo
 from streamd.net.client.tracing import Tracer
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import refuse_connections, serve
+from streamd.net.tls.handshakes import Handshakes
 from streamd.obs.server_log import Log
 
 
@@ -40,9 +42,13 @@ class Listener:
         has_jetstream: bool,
         log: Log | None = None,
         connections_max: int = 0,
+        handshakes: Handshakes | None = None,
     ) -> None:
+        """Raises ConfigError, if certificates can't be used."""
         self.router = router
         self.policy = ClientPolicy.of(options)
+        self._handshakes = handshakes or Handshakes()
+        self.policy.tls = self._entrance(options)
         self.registry = registry
         self.connections = OpenConnections(
             self.policy, registry, lambda: router.output_queue.clock(), log, connections_max
@@ -58,6 +64,16 @@ class Listener:
         self.port = options.port
         self._log = log
         self._server: asyncio.Server | None = None
+
+    def _entrance(self, options: Options) -> Entrance | None:
+        """Return the TLS that `options` ask for; None: clients speak in clear. Raises
+        ConfigError."""
+        if options.tls is None:
+            return None
+        from streamd.net.client.tls_entry import ClientTls
+
+        tls, allows_plain = options.tls, options.allows_non_tls
+        return ClientTls(tls, allows_plain=allows_plain, handshakes=self._handshakes)
 
     async def start(self) -> None:
         """Listen. Raises OSError. `port` is the real one afterwards."""
@@ -104,6 +120,7 @@ class Listener:
         process has gone.
         """
         self.passwords.close()
+        self._handshakes.close()
         if not leaves_open:
             self.stop_listening()
         self.router.output_queue.write_out(None)
@@ -137,8 +154,11 @@ class Listener:
 
     def reload(self, options: Options) -> None:
         """Use new options: for new connections, and at once for those that are open. Clients that
-        would not be let in any more are sent away, the youngest if they are too many."""
+        would not be let in any more are sent away, the youngest if they are too many. Raises
+        ConfigError, if certificates can't be used, and then nothing changes."""
+        tls = self._entrance(options)
         self.policy.reload(options)
+        self.policy.tls = tls
         connections = self.connections.all
         for conn in connections:
             conn.apply_options()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from streamd.config.cluster_options import join_address
 from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.client.auth import ClientPolicy
 from streamd.net.client.client_registry import ClientConnection, ClientRegistry
 from streamd.net.client.reauthentication import Judged, Reauthentication
+from streamd.net.tls.facts import TlsFault
 from streamd.obs.server_log import Log
 
 
@@ -109,6 +111,25 @@ class OpenConnections:
         self._registry.slow_consumers_count += 1
         if self._log is not None:
             self._log.warning(reason, cid=cid, ip=ip, name=name, pending=pending)
+
+    def report_no_tls(self, fault: TlsFault, *, cid: int, ip: str, port: int) -> None:
+        """Log a client that has no TLS: as an error if it is about certificates, which somebody
+        has to see to; strangers that say something else come every day."""
+        if self._log is None:
+            return
+        log = self._log.error if fault.is_certificate else self._log.debug
+        log(f"{join_address(ip, port)} - cid:{cid} - TLS handshake error: {fault.text}")
+
+    def report_other_name(self, name: str, *, cid: int, ip: str) -> None:
+        """Log a client that gives a name, although its certificate says who it is."""
+        if self._log is not None:
+            text = f'User "{name}" found in connect proto, but user required from cert'
+            self._log.warning(text, cid=cid, ip=ip)
+
+    def report_throttled(self, count: int) -> None:
+        """Log how many connections were refused in a second since too many handshakes began."""
+        if self._log is not None:
+            self._log.warning(f"Rejected {count} connections due to TLS rate limiting")
 
     def count_stale(self) -> None:
         """Count a client that was cut off since it answers no PING."""

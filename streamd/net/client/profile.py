@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamd.net.client.auth import Identity
+from streamd.net.tls.facts import TlsFacts
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class ClientProfile:
     name: str = ""
     lang: str = ""
     version: str = ""
+    tls: TlsFacts | None = None  # None: it speaks in clear
     rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come
 
 

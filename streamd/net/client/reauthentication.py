@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from streamd.limits import CLIENT_SHARE_S
 from streamd.net.client.auth import Authenticator, Check, Identity
+from streamd.net.tls.facts import TlsFacts
 
 
 class Judged(Protocol):
@@ -26,6 +27,10 @@ class Judged(Protocol):
     @property
     def connect(self) -> dict[str, Any] | None:
         """The options of its CONNECTs; None: there was none yet."""
+
+    @property
+    def tls(self) -> TlsFacts | None:
+        """None: it speaks in clear."""
 
     def judge_again(self, identity: Identity | None) -> None:
         """Go on as `identity`, or end (None)."""
@@ -69,7 +74,7 @@ class Reauthentication:
             if conn.connect is None:
                 conn.judge_again(self._auth.no_auth_identity)
                 continue
-            verdict = self._auth.judge(conn.connect)
+            verdict = self._auth.judge(conn.connect, conn.tls)
             if not isinstance(verdict, Check):
                 conn.judge_again(verdict)
             elif verdict.key in self._refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.config.cluster_options import client_address
@@ -33,8 +33,7 @@ class ServerInfo:
             "port": options.port,
             "headers": options.has_header_support,
         }
-        if options.is_auth_required:
-            self._shared["auth_required"] = True
+        self._shared |= _demands(options)
         self._shared["max_payload"] = options.max_payload
         if has_jetstream:
             self._shared["jetstream"] = True
@@ -50,9 +49,9 @@ class ServerInfo:
 
     def apply_options(self, options: Options, port: int) -> bool:
         """Describe a configuration that was read again."""
-        self._shared.pop("auth_required", None)
-        if options.is_auth_required:
-            self._shared["auth_required"] = True
+        for key in _DEMANDS:
+            self._shared.pop(key, None)
+        self._shared |= _demands(options)
         host, shown_port = _shown_address(options, port)
         fresh = {"max_payload": options.max_payload, "host": host, "port": shown_port}
         is_changed = any(self._shared[key] != value for key, value in fresh.items())
@@ -67,16 +66,39 @@ class ServerInfo:
         return True
 
     def line(
-        self, *, cid: int, ip: str, is_connect_info: bool = False, is_lame_duck: bool = False
+        self,
+        *,
+        cid: int,
+        ip: str,
+        is_tls_first: bool = False,
+        is_connect_info: bool = False,
+        is_lame_duck: bool = False,
     ) -> bytes:
-        """Return the INFO line for one client, without CRLF."""
+        """Return the INFO line for one client, without CRLF; `is_tls_first`: it comes in TLS."""
         info = {**self._shared, "client_id": cid, "client_ip": ip}
+        if is_tls_first:
+            info["tls_required"] = True
         if is_connect_info:
             info["connect_info"] = True
             info["remote_account"] = ACCOUNT
         if is_lame_duck or self.is_lame_duck:
             info["ldm"] = True
         return b"INFO %b " % json.dumps(info, separators=(",", ":")).encode()
+
+
+_DEMANDS: Final = ("auth_required", "tls_required", "tls_verify", "tls_available")
+
+
+def _demands(options: Options) -> dict[str, bool]:
+    """Return what a client must do, or may, before it is served."""
+    tls, allows_plain = options.tls, options.allows_non_tls
+    is_wanted = (
+        options.is_auth_required,
+        tls is not None and not allows_plain,
+        tls is not None and tls.is_verifying,
+        tls is not None and allows_plain,
+    )
+    return {key: True for key, wanted in zip(_DEMANDS, is_wanted, strict=True) if wanted}
 
 
 def _shown_address(options: Options, port: int) -> tuple[str, int]:

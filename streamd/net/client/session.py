@@ -219,7 +219,7 @@ class Session:
             profile.rtt_ns = max(1, now_ns - profile.start_ns)
         profile.connect = connect
         self._judge = self._policy.auth
-        verdict = self._judge.judge(connect)
+        verdict = self._judge.judge(connect, profile.tls)
         if connect.get("account") or connect.get("new_account"):
             verdict = None
         if isinstance(verdict, Check):

@@ -20,6 +20,7 @@ from streamd.net.monitoring.stats import (
     SublistStats,
     SubscriptionStats,
 )
+from streamd.net.tls.facts import TlsFacts
 from streamd.subjects import is_valid_literal, matches
 from streamd.types import ACCOUNT
 
@@ -256,6 +257,7 @@ class _Shown:
 
 def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
     until = stats.stop_ns or now
+    tls = stats.tls
     entry: Document = {
         "cid": stats.cid,
         "kind": "Client",
@@ -278,6 +280,10 @@ def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
         "name": stats.name or None,
         "lang": stats.lang or None,
         "version": stats.version or None,
+        "tls_version": tls.version if tls is not None else None,
+        "tls_cipher_suite": tls.cipher_suite if tls is not None else None,
+        "tls_peer_certs": _certificates(tls) if tls is not None and shows.with_user else None,
+        "tls_first": True if tls is not None and tls.is_first else None,
         "authorized_user": stats.user or None if shows.with_user else None,
         "subscriptions_list": (
             shows.subscriptions(stats, lambda sub: sub.subject) if shows.with_subjects else None
@@ -288,6 +294,17 @@ def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
         "name_tag": ACCOUNT if shows.with_user else None,
     }
     return {key: value for key, value in entry.items() if value is not None}
+
+
+def _certificates(tls: TlsFacts) -> list[Document] | None:
+    return [
+        {
+            "subject": certificate.subject.text,
+            "spki_sha256": certificate.spki_sha256,
+            "cert_sha256": certificate.cert_sha256,
+        }
+        for certificate in tls.certificates
+    ] or None
 
 
 def _subscription(sub: SubscriptionStats) -> Document:

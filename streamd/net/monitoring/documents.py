@@ -18,6 +18,7 @@ from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
 from streamd.config.duration_values import format_uptime
 from streamd.config.options import Options
+from streamd.config.tls_options import TLS_TIMEOUT_S
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE
 from streamd.net.monitoring.connz import Connz, sublist_stats
@@ -56,6 +57,7 @@ class Monitoring:
         self._cluster: Routes | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
+        self._certificate_end = _certificate_end(options)
         self._requests: dict[str, int] = {}
         self._cpu = _CpuMeter()
         self.is_ready = False
@@ -77,6 +79,7 @@ class Monitoring:
         self._options = options
         if self._js is not None:
             self._js.options = options
+        self._certificate_end = _certificate_end(options)
         self._config_ns = time.time_ns()
 
     def count_request(self, path: str) -> None:
@@ -100,6 +103,8 @@ class Monitoring:
             "host": o.host,
             "port": self.client_port,
             "auth_required": o.is_auth_required or None,
+            "tls_required": (o.tls is not None and not o.allows_non_tls) or None,
+            "tls_verify": (o.tls is not None and o.tls.is_verifying) or None,
             "connect_urls": self._connect_urls(),
             "max_connections": o.max_connections,
             "max_subscriptions": o.max_subscriptions or None,
@@ -119,7 +124,7 @@ class Monitoring:
             "mqtt": {},
             "websocket": {},
             "jetstream": jetstream,
-            "tls_timeout": 2,
+            "tls_timeout": o.tls.timeout_s if o.tls is not None else TLS_TIMEOUT_S,
             "write_deadline": o.write_deadline_ns,
             "start": format_ns(self._start_ns),
             "now": format_ns(now),
@@ -155,6 +160,7 @@ class Monitoring:
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
             "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
+            "tls_cert_not_after": self._certificate_end,
         }
         return {key: value for key, value in document.items() if value is not None}
 
@@ -453,6 +459,16 @@ def _resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # no /proc: the peak is the next best
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _certificate_end(options: Options) -> str | None:
+    """Return when the server's own certificate expires; None: it shows none."""
+    if options.tls is None:
+        return None
+    from streamd.net.tls.certificates import earliest_end
+
+    end = earliest_end(options.tls)
+    return end.strftime("%Y-%m-%dT%H:%M:%SZ") if end is not None else None
 
 
 class _CpuMeter:

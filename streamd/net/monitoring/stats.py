@@ -15,6 +15,7 @@ from streamd.net.monitoring.sliced_pages import Steps, looked_at
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.sublist import Subscription
+from streamd.net.tls.facts import TlsFacts
 from streamd.types import NodeId
 
 
@@ -61,6 +62,10 @@ class Connection(Protocol):
     def version(self) -> str: ...
     @property
     def user(self) -> str: ...
+    @property
+    def tls(self) -> TlsFacts | None:
+        """None: it speaks in clear."""
+
     @property
     def connect(self) -> dict[str, Any] | None:
         """Options of its CONNECT; None: there was none yet."""
@@ -137,6 +142,7 @@ class ConnectionStats(NamedTuple):
     lang: str
     version: str
     user: str
+    tls: TlsFacts | None = None  # None: it speaks in clear
 
 
 class SubscriptionStats(NamedTuple):
@@ -219,6 +225,7 @@ def connection_stats(conn: Connection) -> ConnectionStats:
         lang=conn.lang,
         version=conn.version,
         user=_user_of(conn),
+        tls=conn.tls,
     )
 
 

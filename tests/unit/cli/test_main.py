@@ -54,11 +54,11 @@ def test_unserved_protections_stop_the_start(
 ) -> None:
     """`[FTL]` for each setting with its place, and status 1: tested or started."""
     file = tmp_path / "a.conf"
-    file.write_text("port: -1\ntls { cert_file: c }\naccounts { A {} }\nleafnodes {}\n")
+    file.write_text("port: -1\nocsp: true\naccounts { A {} }\nleafnodes {}\n")
     for arguments in (["-t", "-c", str(file)], ["-c", str(file)]):
         assert main(arguments) == 1
         error = capsys.readouterr().err
-        assert f'[FTL] {file}:2:1: "tls" is not served by this version\n' in error
+        assert f'[FTL] {file}:2:1: "ocsp" is not served by this version\n' in error
         assert f'[FTL] {file}:3:1: "accounts" is not served by this version' in error
         assert "leafnodes" not in error
         assert "--ignore-unserved" in error
@@ -77,7 +77,7 @@ def test_a_tested_configuration_says_how_much_is_not_in_force(
     error = capsys.readouterr().err
     assert error.count("[FTL]") == 2
     assert "--strict refuses" in error and "--ignore-unserved" not in error
-    file.write_text("tls {}\n")
+    file.write_text("ocsp: true\n")
     assert main(["-t", "--ignore-unserved", "-c", str(file)]) == 0
     error = capsys.readouterr().err
     assert "NOT IN FORCE" in error

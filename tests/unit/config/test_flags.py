@@ -9,6 +9,7 @@ import pytest
 
 from streamd.config import flags
 from streamd.config.options import Options
+from streamd.config.tls_options import CertificatePair, TlsOptions
 from streamd.errors import ConfigError, UnservedError
 
 
@@ -149,33 +150,41 @@ def test_flags_that_are_not_served_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "missing"),
     [
-        ["--tls"],
-        ["--tlscert", "c.pem"],
-        ["--tlscert", ""],
-        ["--tlskey", "k.pem"],
-        ["--tlsverify"],
-        ["-tlscacert", "a.pem"],
+        (["--tls"], "certificate"),
+        (["--tlscert", "c.pem"], "private key"),
+        (["--tlscert", "", "--tlskey", ""], "certificate"),
+        (["--tlskey", "k.pem"], "certificate"),
+        (["--tlsverify"], "certificate"),
+        (["--tlsverify=false"], "certificate"),
+        (["-tlscacert", "a.pem"], "certificate"),
     ],
 )
-def test_flags_that_protect_and_are_not_served_are_refused(arguments: list[str]) -> None:
-    """A server told to speak TLS must not speak plain text. Only one flag starts it all the same,
-    and then each start says so."""
-    name = arguments[0].lstrip("-")
-    with pytest.raises(UnservedError) as caught:
+def test_a_server_told_to_speak_tls_needs_a_certificate_and_a_key(
+    arguments: list[str], missing: str
+) -> None:
+    """It must not speak plain text; an empty name is a variable that was not set. The file's
+    certificate does not stand in for what the flags leave out."""
+    with pytest.raises(ConfigError, match=f"TLS Server {missing} must be present and valid"):
         options(*arguments)
-    assert caught.value.problems == [f"flag --{name} is not served by this version"]
-    o = options(*arguments, "--ignore-unserved")
-    assert o.warnings == [
-        f"flag --{name} is not served by this version: ignored",
-        "--ignore-unserved: settings that protect are NOT IN FORCE: 1",
-    ]
 
 
-def test_a_flag_that_asks_for_no_tls_asks_for_nothing() -> None:
-    """`--tls=false`, as scripts write it."""
-    assert options("--tls=false").warnings == []
+def test_flags_take_the_place_of_the_files_certificates(tmp_path: Path) -> None:
+    """The rest of its block stays; `--tls=false`, as scripts write it, asks for no TLS at all."""
+    assert options("--tls=false").tls is None
+    pair = ("--tlscert", "c", "--tlskey", "k")
+    o = options(*pair, "--tlsverify", "--tlscacert", "a")
+    assert o.tls == TlsOptions((CertificatePair("c", "k"),), ca_file="a", is_verifying=True)
+    assert o.auth_timeout_s == 3.0
+    file = tmp_path / "a.conf"
+    file.write_text("tls { cert_file: x, key_file: y, verify: true, timeout: 7, first: true }\n")
+    in_file = options("-c", str(file)).tls
+    assert in_file is not None and in_file.is_verifying
+    o = options("-c", str(file), *pair)
+    assert o.tls == TlsOptions((CertificatePair("c", "k"),), timeout_s=7, is_first=True)
+    assert o.auth_timeout_s == 8.0
+    assert options("-c", str(file), *pair, "--tls=false").tls is None
 
 
 def test_a_missing_file_is_reported_in_nats_servers_words(tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
 @pytest.mark.parametrize(
     ("text", "place", "key"),
     [
-        ("port: 1\ntls { cert_file: c, key_file: k }", "2:1", "tls"),
-        ("allow_non_tls: true", "1:1", "allow_non_tls"),
+        ("port: 1\ntls { ocsp_peer: true }", "2:7", "tls.ocsp_peer"),
+        ("ocsp { mode: always }", "1:1", "ocsp"),
         ("accounts { A {} }", "1:1", "accounts"),
         ("system_account: SYS", "1:1", "system_account"),
         ("operator: /etc/o.jwt", "1:1", "operator"),
@@ -214,7 +214,13 @@ def test_keys_that_protect_and_are_not_served_are_refused(text: str, place: str,
 
 @pytest.mark.parametrize(
     "text",
-    ["allow_non_tls: false", "ocsp: no", "authorization { proxy_required: off, token: t }"],
+    [
+        "allow_non_tls: false",
+        "ocsp: no",
+        "ocsp { mode: never }",
+        "tls { ocsp_peer: no }",
+        "authorization { proxy_required: off, token: t }",
+    ],
 )
 def test_a_protection_that_is_switched_off_asks_for_nothing(text: str) -> None:
     """As configurations made by tools write it."""

@@ -8,8 +8,10 @@ import bcrypt
 import pytest
 
 from streamd.config.options import Options, Permissions, ResponsePermission, User
+from streamd.config.tls_options import TlsOptions
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.net.client.auth import Authenticator, Check, Identity, UserRights
+from streamd.net.tls.facts import PeerCertificate, Subject, TlsFacts
 from streamd.types import SYSTEM_ACCOUNT
 
 HASH = bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode()
@@ -218,3 +220,54 @@ def test_any_client_administers_a_server_without_users_and_a_single_user_its_ser
     assert administered(system, {}) == []
     silent = Options(users=[User("b", "2")], no_auth_user="b")
     assert administered(silent, {}) == []
+
+
+def _tls(subject: str, *names: str) -> TlsFacts:
+    known = tuple(frozenset({tuple(part.split("="))}) for part in subject.split(","))
+    certificate = PeerCertificate(
+        Subject(subject, subject, known, ""),  # type: ignore[arg-type]
+        names,
+        (),
+        "00",
+        "00",
+    )
+    return TlsFacts("1.3", "", (certificate,))
+
+
+@pytest.mark.parametrize(
+    ("connect", "tls", "expected"),
+    [
+        ({}, _tls("CN=carol"), "CN=carol"),
+        ({"user": "dave", "pass": "d"}, _tls("CN=carol"), "CN=carol"),
+        ({}, _tls("CN=x", "dave"), None),
+        ({"pass": "d"}, _tls("CN=x", "dave"), "dave"),
+        ({"user": "zed", "pass": "d"}, _tls("CN=x", "dave"), "dave"),
+        ({"user": "dave", "pass": "d"}, _tls("CN=x"), None),
+        ({"user": "dave", "pass": "d"}, TlsFacts("1.3", "", ()), None),
+        ({"user": "dave", "pass": "d"}, None, None),
+        ({"user": "CN=carol"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_certificate_says_who_a_client_is(
+    connect: dict[str, str], tls: TlsFacts | None, expected: str | None
+) -> None:
+    """A name in CONNECT counts nothing, a password only if that user has one; without a
+    certificate nobody is let in, `no_auth_user` or not."""
+    options = Options(
+        users=[User("CN=carol"), User("dave", "d")],
+        no_auth_user="dave",
+        tls=TlsOptions(is_verifying=True, is_mapping=True),
+    )
+    auth = Authenticator(options)
+    found = auth.judge(connect, tls)
+    assert (found.user if isinstance(found, Identity) else found) == expected
+    assert auth.no_auth_identity is None and auth.is_mapping
+
+
+def test_one_user_has_its_password_asked_for_beside_a_certificate() -> None:
+    """There is no list of users to look into."""
+    tls = TlsOptions(is_verifying=True, is_mapping=True)
+    auth = Authenticator(Options(username="u", password="p", tls=tls))
+    assert auth.judge({}, _tls("CN=u", "u")) is None
+    assert isinstance(auth.judge({"user": "u", "pass": "p"}, _tls("CN=x")), Identity)
