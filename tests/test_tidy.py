@@ -308,3 +308,22 @@ def test_a_journey_crosses_at_most_40_files() -> None:
     for title, steps in journeys().items():
         files = set(re.findall(r"`([\w/]+\.py)", "\n".join(steps)))
         assert len(files) <= 40, f"{title}: {len(files)} files"
+
+
+def test_the_operating_page_quotes_lines_that_are_logged() -> None:
+    """Each line in "What the log says" is a text of the source: an operator searches for it."""
+    texts = []
+    for path in sources():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.JoinedStr):
+                parts = (v.value if isinstance(v, ast.Constant) else "\0" for v in node.values)
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    known = "\0".join(texts)
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    table = page.split("\n## What the log says\n")[1].split("\n## ")[0]
+    lines = re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE)))
+    assert len(lines) > 40
+    wanted = {part.strip(" :") for line in lines for part in line.split("...")}
+    assert not (gone := {part for part in wanted if part not in known}), gone
