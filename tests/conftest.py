@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import zlib
 
 import pytest
 
 from benchmarks.servers import share_ports
+
+LOOP_WITHIN_S = 60.0  # for a test that is a coroutine function
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), LOOP_WITHIN_S))
+    return True
 
 
 def pytest_configure() -> None:

@@ -111,3 +111,9 @@ def index_with(path: Path, change: Callable[[bytes], bytes]) -> None:
 def snapshots_of(replica: Replica) -> list[Path]:
     """The stream's snapshot files, newest first."""
     return sorted(replica.stream_dir.glob("*.snap"), reverse=True)
+
+
+def cut(path: Path, at: int) -> None:
+    """Truncate a file."""
+    with path.open("r+b") as file:
+        file.truncate(at)

@@ -7,7 +7,7 @@ test looks at one of them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,58 +54,45 @@ def filled(directory: Path, stream: str, count: int = 200, **config: Any) -> Rep
     return replica
 
 
+def save(replicas: Iterable[Replica]) -> None:
+    """Take a last snapshot of each and end its server."""
+    for replica in replicas:
+        replica.snapshot()
+        replica.close()
+
+
+def stored(directory: Path, stream: str) -> Replica:
+    """A filled replica whose server has ended."""
+    replica = filled(directory, stream)
+    replica.close()
+    return replica
+
+
 # --- blocks -------------------------------------------------------------------------------------
 
 
-@case
-def flipped_payload(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    record = damage.record_of(replica.block(2), 60)
-    damage.flip(replica.block(2), record.offset + 50)
-    return {("record-crc", "n1", 60, 60)}
+def flipped_record(name: str, *, block: int, seq: int, at: int, mask: int = 1) -> None:
+    """Add a case: bits of one byte of a record, `at` from its start or, below 0, from its end."""
+
+    def make(directory: Path, stream: str) -> Found:
+        path = stored(directory, stream).block(block)
+        record = damage.record_of(path, seq)
+        damage.flip(path, record.offset + at % record.length, mask)
+        return {("record-crc", "n1", seq, seq)}
+
+    CASES.append(Case(name, make))
 
 
-@case
-def flipped_crc(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    record = damage.record_of(replica.block(1), 1)
-    damage.flip(replica.block(1), record.offset + record.length - 1)
-    return {("record-crc", "n1", 1, 1)}
-
-
-@case
-def flipped_length(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    record = damage.record_of(replica.block(1), 20)
-    damage.flip(replica.block(1), record.offset, 4)
-    return {("record-crc", "n1", 20, 20)}
-
-
-@case
-def flipped_in_newest_block(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    record = damage.record_of(replica.block(5), 199)
-    damage.flip(replica.block(5), record.offset + 1)
-    return {("record-crc", "n1", 199, 199)}
-
-
-@case
-def flipped_last_record_of_a_snapshot(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    record = damage.record_of(replica.block(5), 200)
-    damage.flip(replica.block(5), record.offset + 40)
-    return {("record-crc", "n1", 200, 200)}
+flipped_record("flipped-payload", block=2, seq=60, at=50)
+flipped_record("flipped-crc", block=1, seq=1, at=-1)
+flipped_record("flipped-length", block=1, seq=20, at=0, mask=4)
+flipped_record("flipped-in-newest-block", block=5, seq=199, at=1)
+flipped_record("flipped-last-record-of-a-snapshot", block=5, seq=200, at=40)
 
 
 @case
 def zeros_over_three_records(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     first = damage.record_of(replica.block(2), 70)
     last = damage.record_of(replica.block(2), 72)
     damage.put(replica.block(2), first.offset, bytes(last.offset + last.length - first.offset))
@@ -114,8 +101,7 @@ def zeros_over_three_records(directory: Path, stream: str) -> Found:
 
 @case
 def no_record_of_a_live_seq(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.drop_record(replica.block(2), 61)
     damage.drop_record(replica.block(2), 62)
     damage.footer_again(replica.block(2))
@@ -124,8 +110,7 @@ def no_record_of_a_live_seq(directory: Path, stream: str) -> Found:
 
 @case
 def record_of_a_seq_nobody_knows(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     frame = next(r for r in damage.records_of(replica.block(5)) if r.type == 2)
     from streamd.store.blocks import record_format as fmt
 
@@ -136,8 +121,7 @@ def record_of_a_seq_nobody_knows(directory: Path, stream: str) -> Found:
 
 @case
 def missing_block(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     rows = [block for block in replica.machine.index.blocks if block.block_no == 3]
     replica.block(3).unlink()
     return {("block-missing", "n1", rows[0].first_seq, rows[0].last_seq)}
@@ -146,8 +130,7 @@ def missing_block(directory: Path, stream: str) -> Found:
 @case
 def block_that_the_disk_does_not_give_back(directory: Path, stream: str) -> Found:
     """A file whose first bytes nobody may read: EIO, as of a bad sector."""
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     row = replica.machine.index.blocks[1]
     replica.block(2).unlink()
     replica.block(2).symlink_to("/proc/self/mem")
@@ -157,10 +140,8 @@ def block_that_the_disk_does_not_give_back(directory: Path, stream: str) -> Foun
 @case
 def identity_cut_off(directory: Path, stream: str) -> Found:
     """Of one of three; its stream is compared with the others'."""
-    replicas = three(directory, stream)
-    for replica in replicas.values():
-        replica.fill(100)
-    closed(replicas)
+    replicas = three(directory, stream, 100)
+    save(replicas.values())
     for name in NAMES:
         path = replicas["n2"].root / name
         path.write_bytes(path.read_bytes()[:20])
@@ -171,10 +152,8 @@ def identity_cut_off(directory: Path, stream: str) -> Found:
 @case
 def identity_removed(directory: Path, stream: str) -> Found:
     """A directory without node.json is a replica all the same, and not passed over."""
-    replicas = three(directory, stream)
-    for replica in replicas.values():
-        replica.fill(100)
-    closed(replicas)
+    replicas = three(directory, stream, 100)
+    save(replicas.values())
     for name in NAMES:
         (replicas["n2"].root / name).unlink()
     return {("identity-damaged", f"n2-{stream}", None, None)}
@@ -182,16 +161,14 @@ def identity_removed(directory: Path, stream: str) -> Found:
 
 @case
 def flipped_block_header(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.flip(replica.block(2), 10)
     return {("block-header", "n1", None, None)}
 
 
 @case
 def swapped_blocks(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.swap(replica.block(2), replica.block(3))
     rows = {block.block_no: block for block in replica.machine.index.blocks}
     return {("block-header", "n1", rows[no].first_seq, rows[no].last_seq) for no in (2, 3)}
@@ -199,8 +176,7 @@ def swapped_blocks(directory: Path, stream: str) -> Found:
 
 @case
 def block_of_zeros(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.put(replica.block(2), 0, bytes(replica.block(2).stat().st_size))
     row = replica.machine.index.blocks[1]
     return {("block-header", "n1", row.first_seq, row.last_seq)}
@@ -208,22 +184,18 @@ def block_of_zeros(directory: Path, stream: str) -> Found:
 
 @case
 def truncated_sealed_block(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     row = replica.machine.index.blocks[1]
     record = damage.record_of(replica.block(2), 80)
-    with replica.block(2).open("r+b") as file:
-        file.truncate(record.offset + 20)
+    damage.cut(replica.block(2), record.offset + 20)
     return {("block-short", "n1", 80, row.last_seq)}
 
 
 @case
 def truncated_newest_block(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     record = damage.record_of(replica.block(5), 199)
-    with replica.block(5).open("r+b") as file:
-        file.truncate(record.offset)
+    damage.cut(replica.block(5), record.offset)
     return {("block-short", "n1", 199, 200)}
 
 
@@ -234,15 +206,13 @@ def newest_block_cut_before_what_the_log_has(directory: Path, stream: str) -> Fo
     replica.fill(5, first=201)
     replica.close()
     record = damage.record_of(replica.block(5), 198)
-    with replica.block(5).open("r+b") as file:
-        file.truncate(record.offset + 20)
+    damage.cut(replica.block(5), record.offset + 20)
     return {("block-short", "n1", 198, 200)}
 
 
 @case
 def other_valid_record(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.replace_record(replica.block(2), 75)
     damage.footer_again(replica.block(2))
     row = replica.machine.index.blocks[1]
@@ -251,25 +221,21 @@ def other_valid_record(directory: Path, stream: str) -> Found:
 
 @case
 def flipped_footer(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.flip(replica.block(2), -100)
     return {("footer-damaged", "n1", None, None)}
 
 
 @case
 def footer_cut_off(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
-    with replica.block(2).open("r+b") as file:
-        file.truncate(replica.machine.index.blocks[1].end_offset + 5)
+    replica = stored(directory, stream)
+    damage.cut(replica.block(2), replica.machine.index.blocks[1].end_offset + 5)
     return {("footer-damaged", "n1", None, None)}
 
 
 @case
 def footer_of_other_times(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
 
     def later(footer: Any) -> None:
         footer.ts_deltas[3] += 1
@@ -281,8 +247,7 @@ def footer_of_other_times(directory: Path, stream: str) -> Found:
 
 @case
 def footer_of_other_subjects(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
 
     def other(footer: Any) -> None:
         footer.subject_ids[5] = (footer.subject_ids[5] + 1) % len(footer.subjects)
@@ -308,8 +273,7 @@ def cut_last_record_after_a_snapshot(directory: Path, stream: str) -> Found:
     replica.fill(5, first=201)
     replica.close()
     record = damage.record_of(replica.block(5), 205)
-    with replica.block(5).open("r+b") as file:
-        file.truncate(record.offset + 60)
+    damage.cut(replica.block(5), record.offset + 60)
     return {("torn-tail", "n1", None, None)}
 
 
@@ -340,8 +304,7 @@ def flipped_newest_snapshot(directory: Path, stream: str) -> Found:
 def flipped_all_snapshots(directory: Path, stream: str) -> Found:
     replica = filled(directory, stream)
     replica.fill(20, first=201)
-    replica.snapshot()
-    replica.close()
+    save([replica])
     for path in damage.snapshots_of(replica):
         damage.flip(path, 200)
     return {
@@ -391,16 +354,14 @@ def wrong_digest_in_a_snapshot(directory: Path, stream: str) -> Found:
 
 @case
 def flipped_index_db(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     damage.flip(replica.stream_dir / "index.db", 90)
     return {("index-damaged", "n1", None, None)}
 
 
 @case
 def index_db_of_other_subjects(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
 
     def change(body: bytes) -> bytes:
         values = msgpack.unpackb(body, raw=False, strict_map_key=False)
@@ -428,8 +389,7 @@ def index_db_of_other_places(directory: Path, stream: str) -> Found:
 
 @case
 def removed_stream_directory(directory: Path, stream: str) -> Found:
-    replica = filled(directory, stream)
-    replica.close()
+    replica = stored(directory, stream)
     shutil.rmtree(replica.stream_dir)
     return {("stream-missing", "n1", None, None)}
 
@@ -439,8 +399,7 @@ def more_messages_than_the_limit(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(50)
     replica.machine.content.config = {**replica.machine.config, "max_msgs": 10}
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("limit-exceeded", "n1", None, None)}
 
 
@@ -451,48 +410,44 @@ def more_per_subject_than_the_limit(directory: Path, stream: str) -> Found:
     replica.publish((b"s.9", b"", b"alone"))
     replica.machine.content.config = {**replica.machine.config, "max_msgs_per_subject": 1}
     replica.machine.index.track_seqs(False)
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("limit-exceeded", "n1", None, None)}
 
 
 # --- consumers ----------------------------------------------------------------------------------
 
 
-@case
-def consumer_beyond_the_end(directory: Path, stream: str) -> Found:
+def consumed(directory: Path, stream: str) -> tuple[Replica, Any]:
+    """A replica of 30 messages, and a consumer that was given ten of them."""
     replica = Replica(directory / "n1", name=stream)
     replica.fill(30)
     consumer = replica.create_consumer("c")
     replica.deliver(consumer, 1, 10)
+    return replica, consumer
+
+
+@case
+def consumer_beyond_the_end(directory: Path, stream: str) -> Found:
+    replica, consumer = consumed(directory, stream)
     consumer.delivered_sseq = 44
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("consumer-ahead", "n1", 31, 44)}
 
 
 @case
 def floor_beyond_delivered(directory: Path, stream: str) -> Found:
-    replica = Replica(directory / "n1", name=stream)
-    replica.fill(30)
-    consumer = replica.create_consumer("c")
-    replica.deliver(consumer, 1, 10)
+    replica, consumer = consumed(directory, stream)
     replica.ack(consumer, *range(1, 11))
     consumer.floor_sseq = 20
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("consumer-floor", "n1", None, None)}
 
 
 @case
 def pending_that_was_never_delivered(directory: Path, stream: str) -> Found:
-    replica = Replica(directory / "n1", name=stream)
-    replica.fill(30)
-    consumer = replica.create_consumer("c")
-    replica.deliver(consumer, 1, 10)
+    replica, consumer = consumed(directory, stream)
     consumer.pending[25] = (25, 1)
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("consumer-pending", "n1", 25, 25)}
 
 
@@ -550,105 +505,93 @@ def record_that_the_log_does_not_make(directory: Path, stream: str) -> Found:
 # --- replicas -----------------------------------------------------------------------------------
 
 
-def three(directory: Path, stream: str, **config: Any) -> dict[str, Replica]:
-    return {
-        node: Replica(directory / node, name=stream, node=node, peers=CLUSTER, **config)
-        for node in CLUSTER
+def three(directory: Path, stream: str, count: int) -> dict[str, Replica]:
+    """Three replicas with `count` messages each."""
+    replicas = {
+        node: Replica(directory / node, name=stream, node=node, peers=CLUSTER) for node in CLUSTER
     }
-
-
-def closed(replicas: dict[str, Replica]) -> None:
     for replica in replicas.values():
-        replica.snapshot()
-        replica.close()
+        replica.fill(count)
+    return replicas
 
 
 @case
 def other_content_on_one_of_three(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 100)
     for node, replica in replicas.items():
-        replica.fill(100)
         replica.publish((b"x", b"", b"right" if node != "n2" else b"wrong"))
         replica.fill(60, first=102)
-    closed(replicas)
+    save(replicas.values())
     return {("drift-content", "n2", 101, 101)}
 
 
 @case
 def other_time_on_one_of_three(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 20)
     for node, replica in replicas.items():
-        replica.fill(20)
         replica.publish((b"x", b"", b"same"), seconds=1.0 if node != "n3" else 1.5)
         replica.tick(1.0 if node != "n3" else 0.5)
         replica.fill(20, first=22)
-    closed(replicas)
+    save(replicas.values())
     return {("drift-time", "n3", 21, 21)}
 
 
 @case
 def deleted_on_one_of_three_only(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 100)
     for node, replica in replicas.items():
-        replica.fill(100)
         for seq in (40, 41):
             replica.delete(seq if node == "n1" else 1000)
-    closed(replicas)
+    save(replicas.values())
     return {("drift-missing", "n1", 40, 41)}
 
 
 @case
 def not_deleted_on_one_of_three(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 100)
     for node, replica in replicas.items():
-        replica.fill(100)
         replica.delete(1000 if node == "n2" else 33)
-    closed(replicas)
+    save(replicas.values())
     return {("drift-extra", "n2", 33, 33)}
 
 
 @case
 def head_lost_on_two_of_three(directory: Path, stream: str) -> Found:
     """Replicas agree on the last sequence and on nothing else."""
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 60)
     for node, replica in replicas.items():
-        replica.fill(60)
         seq = 0 if node == "n3" else 58
         replica.propose([commands.PURGE, replica.tick(), b"none" if not seq else b"", seq, 0])
-    closed(replicas)
+    save(replicas.values())
     return {("drift-extra", "n3", 1, 57)}
 
 
 @case
 def other_ack_on_one_of_three(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 30)
     for node, replica in replicas.items():
-        replica.fill(30)
         consumer = replica.create_consumer("c")
         replica.deliver(consumer, 1, 10)
         replica.ack(consumer, 1 if node == "n3" else 2)
-    closed(replicas)
+    save(replicas.values())
     return {("drift-consumer", "n3", None, None)}
 
 
 @case
 def other_config_on_one_of_three(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 30)
     for node, replica in replicas.items():
-        replica.fill(30)
         index = 9 if node == "n1" else 8
         config = {**replica.config, "description": "new"}
         replica.propose([commands.CONFIGURE, replica.tick(), config, index])
-    closed(replicas)
+    save(replicas.values())
     return {("drift-state", "n1", None, None)}
 
 
 @case
 def damage_on_one_of_three_is_no_drift(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
-    for replica in replicas.values():
-        replica.fill(100)
-    closed(replicas)
+    replicas = three(directory, stream, 100)
+    save(replicas.values())
     path = replicas["n2"].block(1)
     record = damage.record_of(path, 12)
     damage.flip(path, record.offset + record.length - 2)
@@ -658,9 +601,8 @@ def damage_on_one_of_three_is_no_drift(directory: Path, stream: str) -> Found:
 
 @case
 def lag_is_no_drift(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 100)
     for node, replica in replicas.items():
-        replica.fill(100)
         if node != "n3":
             replica.fill(30, first=101)
             replica.delete(20)
@@ -672,9 +614,8 @@ def lag_is_no_drift(directory: Path, stream: str) -> Found:
 @case
 def far_behind_is_no_drift(directory: Path, stream: str) -> Found:
     """The others' snapshots begin after what this replica's log has."""
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 100)
     for node, replica in replicas.items():
-        replica.fill(100)
         if node != "n3":
             replica.fill(300, first=101)
             replica.delete(20)
@@ -686,9 +627,8 @@ def far_behind_is_no_drift(directory: Path, stream: str) -> Found:
 
 @case
 def far_behind_with_other_content(directory: Path, stream: str) -> Found:
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 50)
     for node, replica in replicas.items():
-        replica.fill(50)
         replica.publish((b"x", b"", b"right" if node != "n3" else b"wrong"))
         if node != "n3":
             replica.fill(300, first=52)
@@ -701,17 +641,15 @@ def far_behind_with_other_content(directory: Path, stream: str) -> Found:
 @case
 def a_block_cut_on_one_of_three(directory: Path, stream: str) -> Found:
     """What stands before the cut is there, on this replica too."""
-    replicas = three(directory, stream)
+    replicas = three(directory, stream, 200)
     for replica in replicas.values():
-        replica.fill(200)
         replica.snapshot()
     row = replicas["n2"].machine.index.blocks[1]
     for replica in replicas.values():
         replica.close()
     middle = (row.first_seq + row.last_seq) // 2
     record = damage.record_of(replicas["n2"].block(2), middle)
-    with replicas["n2"].block(2).open("r+b") as file:
-        file.truncate(record.offset + 5)
+    damage.cut(replicas["n2"].block(2), record.offset + 5)
     return {("block-short", "n2", middle, row.last_seq)}
 
 
@@ -735,8 +673,7 @@ def an_id_twice_in_one_window(directory: Path, stream: str) -> Found:
     replica.publish((b"x", headers, b"2"))
     replica.tick(200)
     replica.publish((b"x", headers, b"later: no duplicate"))
-    replica.snapshot()
-    replica.close()
+    save([replica])
     return {("duplicate-id", "n1", 152, 152)}
 
 
@@ -750,8 +687,7 @@ def an_id_twice_behind_a_damaged_record(directory: Path, stream: str) -> Found:
     replica.machine.content.dedupe.resize(0)
     replica.machine.content.dedupe.resize(120_000_000_000)
     replica.publish((b"x", headers, b"3"))
-    replica.snapshot()
-    replica.close()
+    save([replica])
     damage.flip(replica.block(1), damage.record_of(replica.block(1), 1).offset + 29)
     return {("record-crc", "n1", 1, 1), ("duplicate-id", "n1", 3, 3)}
 

@@ -48,55 +48,51 @@ def check_of(auth: Authenticator, password: str, user: str = "u") -> Check:
     return found
 
 
-def test_a_storm_of_guesses_holds_neither_disks_nor_other_threads(
+async def test_a_storm_of_guesses_holds_neither_disks_nor_other_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While 500 guesses wait for threads that are all busy, a disk thread and the loop's default
     threads do what they are asked at once; no more threads than allowed ever try a password."""
     gate = Gate(monkeypatch)
+    loop = asyncio.get_running_loop()
+    checks, auth = PasswordChecks(), Authenticator(Options(users=[User("u", HASH)]))
+    outcomes: list[Identity | None] = []
+    over = asyncio.Event()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        checks, auth = PasswordChecks(), Authenticator(Options(users=[User("u", HASH)]))
-        outcomes: list[Identity | None] = []
-        over = asyncio.Event()
+    def done(identity: Identity | None) -> None:
+        outcomes.append(identity)
+        if len(outcomes) == 501:
+            over.set()
 
-        def done(identity: Identity | None) -> None:
-            outcomes.append(identity)
-            if len(outcomes) == 501:
-                over.set()
+    for at in range(500):
+        check = check_of(auth, f"guess {at}")
+        checks.submit(loop, "10.0.0.1", check, is_gone=lambda: False, done=done)
+    assert checks.waiting_count == 500 - THREADS
 
-        for at in range(500):
-            check = check_of(auth, f"guess {at}")
-            checks.submit(loop, "10.0.0.1", check, is_gone=lambda: False, done=done)
-        assert checks.waiting_count == 500 - THREADS
+    disk = DiskThread("disk", loop.call_soon_threadsafe)
+    written = asyncio.Event()
+    disk.submit(lambda: 7, lambda result: written.set())
+    async with asyncio.timeout(20):
+        await written.wait()
+        assert await asyncio.to_thread(lambda: 8) == 8
+    assert not outcomes  # all of that while every guess still waits
+    disk.close()
 
-        disk = DiskThread("disk", loop.call_soon_threadsafe)
-        written = asyncio.Event()
-        disk.submit(lambda: 7, lambda result: written.set())
-        async with asyncio.timeout(20):
-            await written.wait()
-            assert await asyncio.to_thread(lambda: 8) == 8
-        assert not outcomes  # all of that while every guess still waits
-        disk.close()
-
-        # Who comes from elsewhere has to wait for what runs, and for one guess of the crowd.
-        right = check_of(auth, "right")
-        came: list[int] = []
-        checks.submit(
-            loop, "10.0.0.2", right, is_gone=lambda: False,
-            done=lambda identity: (came.append(len(outcomes)), done(identity))[0],
-        )  # fmt: skip
-        gate.may_go_on.set()
-        async with asyncio.timeout(30):
-            await over.wait()
-        assert came[0] <= 2 * THREADS + 1
-        assert sum(identity is not None for identity in outcomes) == 1
-        assert gate.at_once_max <= THREADS
-        assert all(name.startswith("password") for name in gate.threads)
-        checks.close()
-
-    asyncio.run(main())
+    # Who comes from elsewhere has to wait for what runs, and for one guess of the crowd.
+    right = check_of(auth, "right")
+    came: list[int] = []
+    checks.submit(
+        loop, "10.0.0.2", right, is_gone=lambda: False,
+        done=lambda identity: (came.append(len(outcomes)), done(identity))[0],
+    )  # fmt: skip
+    gate.may_go_on.set()
+    async with asyncio.timeout(30):
+        await over.wait()
+    assert came[0] <= 2 * THREADS + 1
+    assert sum(identity is not None for identity in outcomes) == 1
+    assert gate.at_once_max <= THREADS
+    assert all(name.startswith("password") for name in gate.threads)
+    checks.close()
 
 
 def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,18 +37,14 @@ async def told(listener: Listener, host: str) -> str:
 
 @needs_ipv6
 @pytest.mark.parametrize("host", sockets.WILDCARDS)
-def test_a_wildcard_is_reached_by_both_families(host: str) -> None:
+async def test_a_wildcard_is_reached_by_both_families(host: str) -> None:
     """Who comes by IPv4 is shown with that address."""
-
-    async def main() -> None:
-        options = Options(host=host, port=-1)
-        listener = make_listener(options)
-        await listener.start()
-        assert await told(listener, "127.0.0.1") == "127.0.0.1"
-        assert await told(listener, "::1") == "::1"
-        await listener.close()
-
-    asyncio.run(main())
+    options = Options(host=host, port=-1)
+    listener = make_listener(options)
+    await listener.start()
+    assert await told(listener, "127.0.0.1") == "127.0.0.1"
+    assert await told(listener, "::1") == "::1"
+    await listener.close()
 
 
 @needs_ipv6

@@ -28,7 +28,7 @@ async def _propose(node: LocalNode, command: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("storage", ["file", "memory"])
-def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) -> None:
+async def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) -> None:
     async def come_and_go(node: LocalNode, first: int) -> None:
         for number in range(first, first + ROUND):
             name = f"S{number}"
@@ -37,19 +37,16 @@ def test_nothing_is_kept_of_streams_that_are_gone(tmp_path: Path, storage: str) 
             await _propose(node, [commands.CREATE_STREAM, 1, config])
             assert await _propose(node, [commands.DELETE_STREAM, 2, name, 0]) is True
 
-    async def run() -> None:
-        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
-        await node.started()
-        try:
-            await come_and_go(node, 0)
-            before = sizes(node)
-            await come_and_go(node, ROUND)
-            after = sizes(node)
-        finally:
-            await node.stopped()
-        assert grown(before, after, ROUND) == {}
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
+    await node.started()
+    try:
+        await come_and_go(node, 0)
+        before = sizes(node)
+        await come_and_go(node, ROUND)
+        after = sizes(node)
+    finally:
+        await node.stopped()
+    assert grown(before, after, ROUND) == {}
 
 
 def test_acked_messages_leave_no_timers() -> None:

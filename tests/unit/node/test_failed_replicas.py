@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from streamd.errors import DiskError
@@ -11,36 +10,31 @@ from tests.unit.node.test_orphans import delete, idle
 from tests.unit.node.test_quorum_loss_recovery import create, make, publish
 
 
-def test_a_stream_that_failed_is_not_served_whatever_the_meta_group_says(tmp_path: Path) -> None:
+async def test_a_failed_stream_is_not_served_whatever_the_meta_group_says(
+    tmp_path: Path,
+) -> None:
     """Any word of it, and the name led to the group that had stopped: clients waited in vain."""
-
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        uid = await create(node, "S")
-        await publish(node, "S", 1)
-        handle = node.streams()[0]
-        handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
-        await handle.monitor.stopped.wait()
-        await idle(node)
-        assert "Input/output error" in node.failed["S"] and node.stream("S") is None
-        node.parts.replicas.replicas.reconcile_one(uid, "S")
-        assert node.stream("S") is None
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = make(tmp_path)
+    await node.started()
+    uid = await create(node, "S")
+    await publish(node, "S", 1)
+    handle = node.streams()[0]
+    handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
+    await handle.monitor.stopped.wait()
+    await idle(node)
+    assert "Input/output error" in node.failed["S"] and node.stream("S") is None
+    node.parts.replicas.replicas.reconcile_one(uid, "S")
+    assert node.stream("S") is None
+    await node.stopped()
 
 
-def test_a_new_stream_did_not_fail_because_one_of_its_name_did(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        first = await create(node, "S")
-        await delete(node, "S")
-        second = await create(node, "S")
-        node.parts.replicas.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
-        assert not node.failed and node.stream("S").uid == second
-        await publish(node, "S", 1)
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+async def test_a_new_stream_did_not_fail_because_one_of_its_name_did(tmp_path: Path) -> None:
+    node = make(tmp_path)
+    await node.started()
+    first = await create(node, "S")
+    await delete(node, "S")
+    second = await create(node, "S")
+    node.parts.replicas.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
+    assert not node.failed and node.stream("S").uid == second
+    await publish(node, "S", 1)
+    await node.stopped()

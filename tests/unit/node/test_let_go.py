@@ -33,47 +33,42 @@ async def gone(node: LocalNode, parts: list[weakref.ref[Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("storage", ["file", "memory"])
-def test_a_deleted_stream_leaves_the_memory_at_once(tmp_path: Path, storage: str) -> None:
+async def test_a_deleted_stream_leaves_the_memory_at_once(tmp_path: Path, storage: str) -> None:
     """Without the garbage collector, which hardly ever looks at what is old: a bucket with a
     million keys that was deleted kept a quarter of a gigabyte for as long as the server ran."""
-
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        config = normalise({"name": "S", "subjects": ["S.>"], "storage": storage})
-        node.propose_meta([commands.CREATE_STREAM, 1, config], told.set_result)
-        await told
-        await publish(node, "S", 50)
-        assert len(await contents(node, "S")) == 50
-        parts = parts_of(node, "S")
-        gc.collect()
-        gc.disable()
-        try:
-            await delete(node, "S")
-            assert await gone(node, parts) == []
-        finally:
-            gc.enable()
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = make(tmp_path)
+    await node.started()
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    config = normalise({"name": "S", "subjects": ["S.>"], "storage": storage})
+    node.propose_meta([commands.CREATE_STREAM, 1, config], told.set_result)
+    await told
+    await publish(node, "S", 50)
+    assert len(await contents(node, "S")) == 50
+    parts = parts_of(node, "S")
+    gc.collect()
+    gc.disable()
+    try:
+        await delete(node, "S")
+        assert await gone(node, parts) == []
+    finally:
+        gc.enable()
+    await node.stopped()
 
 
-def test_a_replica_that_is_opened_again_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        uid = await create(node, "S")
-        await publish(node, "S", 50)
-        parts = parts_of(node, "S")
-        gc.collect()
-        gc.disable()
-        try:
-            node.parts.replicas.replicas.reopen(uid, before=lambda: None)
-            assert await gone(node, parts) == []
-        finally:
-            gc.enable()
-        assert len(await contents(node, "S")) == 50
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+async def test_a_replica_opened_again_leaves_nothing_of_its_predecessor(
+    tmp_path: Path,
+) -> None:
+    node = make(tmp_path)
+    await node.started()
+    uid = await create(node, "S")
+    await publish(node, "S", 50)
+    parts = parts_of(node, "S")
+    gc.collect()
+    gc.disable()
+    try:
+        node.parts.replicas.replicas.reopen(uid, before=lambda: None)
+        assert await gone(node, parts) == []
+    finally:
+        gc.enable()
+    assert len(await contents(node, "S")) == 50
+    await node.stopped()

@@ -93,18 +93,15 @@ def test_a_busy_group_yields_when_its_share_is_over(
     assert seen == (taking_turns if is_over else turns + others)
 
 
-def test_a_waiting_group_may_be_cancelled() -> None:
-    async def run() -> None:
-        wakeup = Wakeup()
-        waiting = asyncio.get_running_loop().create_task(wakeup.wait())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        wakeup.schedule()
-        await wakeup.wait()
-
-    asyncio.run(asyncio.wait_for(run(), 10))
+async def test_a_waiting_group_may_be_cancelled() -> None:
+    wakeup = Wakeup()
+    waiting = asyncio.get_running_loop().create_task(wakeup.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    wakeup.schedule()
+    await wakeup.wait()
 
 
 @pytest.mark.parametrize("more", [0, 2])
@@ -151,122 +148,106 @@ def test_the_turns_of_many_groups_leave_the_loop_to_others_in_between(
         assert len({number for at, number in seen if at == each}) <= 4
 
 
-def test_a_due_group_that_ends_does_not_take_the_turn_of_another() -> None:
+async def test_a_due_group_that_ends_does_not_take_the_turn_of_another() -> None:
     """Groups that end while their turn is due, one of the next or a later one, and one that is
     rung again meanwhile: all others have theirs."""
+    due = DueTurns()
+    bound = limits.LOOP_TURNS_MAX
+    wakeups = [Wakeup() for _ in range(3 * bound)]
+    loop = asyncio.get_running_loop()
+    had: list[int] = []
 
-    async def run() -> None:
-        due = DueTurns()
-        bound = limits.LOOP_TURNS_MAX
-        wakeups = [Wakeup() for _ in range(3 * bound)]
-        loop = asyncio.get_running_loop()
-        had: list[int] = []
+    async def take_turn(number: int) -> None:
+        await wakeups[number].wait()
+        had.append(number)
+        due.begin(wakeups[number])
 
-        async def take_turn(number: int) -> None:
-            await wakeups[number].wait()
-            had.append(number)
-            due.begin(wakeups[number])
-
-        waiting = [loop.create_task(take_turn(number)) for number in range(len(wakeups))]
-        await asyncio.sleep(0)  # a round of the loop: all of them wait now
-        for wakeup in wakeups:
-            due.schedule(wakeup)
-        ended = [0, 1, bound, bound + 1]
-        for number in ended:
-            waiting[number].cancel()
-            due.begin(wakeups[number])
-        due.schedule(wakeups[bound])
-        due.begin(wakeups[bound])
-        await asyncio.wait(waiting)
-        assert had == [number for number in range(len(wakeups)) if number not in ended]
-        assert due.count == 0
-
-    asyncio.run(asyncio.wait_for(run(), 10))
+    waiting = [loop.create_task(take_turn(number)) for number in range(len(wakeups))]
+    await asyncio.sleep(0)  # a round of the loop: all of them wait now
+    for wakeup in wakeups:
+        due.schedule(wakeup)
+    ended = [0, 1, bound, bound + 1]
+    for number in ended:
+        waiting[number].cancel()
+        due.begin(wakeups[number])
+    due.schedule(wakeups[bound])
+    due.begin(wakeups[bound])
+    await asyncio.wait(waiting)
+    assert had == [number for number in range(len(wakeups)) if number not in ended]
+    assert due.count == 0
 
 
-def test_a_group_that_does_not_run_yet_does_not_hold_up_others() -> None:
+async def test_a_group_that_does_not_run_yet_does_not_hold_up_others() -> None:
     """More of them are rung than may have a turn in one round, and nobody waits for any."""
+    due = DueTurns()
+    early = [Wakeup() for _ in range(limits.LOOP_TURNS_MAX)]
+    other = Wakeup()
 
-    async def run() -> None:
-        due = DueTurns()
-        early = [Wakeup() for _ in range(limits.LOOP_TURNS_MAX)]
-        other = Wakeup()
+    async def wait(wakeup: Wakeup) -> None:
+        await wakeup.wait()
+        due.begin(wakeup)
 
-        async def wait(wakeup: Wakeup) -> None:
-            await wakeup.wait()
-            due.begin(wakeup)
-
-        for wakeup in early:
-            due.schedule(wakeup)
-        waiting = asyncio.create_task(wait(other))
-        await asyncio.sleep(0)  # a round of the loop: it waits now
-        due.schedule(other)
-        await waiting
-        for wakeup in early:
-            await wait(wakeup)
-        assert due.count == 0
-
-    asyncio.run(asyncio.wait_for(run(), 10))
+    for wakeup in early:
+        due.schedule(wakeup)
+    waiting = asyncio.create_task(wait(other))
+    await asyncio.sleep(0)  # a round of the loop: it waits now
+    due.schedule(other)
+    await waiting
+    for wakeup in early:
+        await wait(wakeup)
+    assert due.count == 0
 
 
-def test_a_stopped_group_keeps_no_later_messages(tmp_path: Path) -> None:
+async def test_a_stopped_group_keeps_no_later_messages(tmp_path: Path) -> None:
     """Peers send to a replica that failed as if it lived: appends until the window is full, and a
     heartbeat four times a second. It kept them all, for nobody."""
-
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        await create(node, "S")
-        stream = node.stream("S")
-        assert stream is not None
-        monitor = stream.monitor
-        monitor.post(inbox.Failed(DiskError("the disk is gone")))
-        await monitor.stopped.wait()
-        for _ in range(100):
-            monitor.post(inbox.Step("other", Heartbeat(1, 0, 1)))
-        assert not monitor._inbox
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = make(tmp_path)
+    await node.started()
+    await create(node, "S")
+    stream = node.stream("S")
+    assert stream is not None
+    monitor = stream.monitor
+    monitor.post(inbox.Failed(DiskError("the disk is gone")))
+    await monitor.stopped.wait()
+    for _ in range(100):
+        monitor.post(inbox.Step("other", Heartbeat(1, 0, 1)))
+    assert not monitor._inbox
+    await node.stopped()
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_waiters_of_a_group_that_ends_are_told(
+async def test_waiters_of_a_group_that_ends_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
     """What was in the log and not committed, what nobody had looked at, and what still came: none
     of it was answered. Whether it is in the log is another answer than that it never was."""
-
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        await create(node, "S")
-        stream = node.stream("S")
-        assert stream is not None
-        monitor = stream.monitor
-        told: list[Any] = []
-        purge = [commands.PURGE, 1, "", 0, 0]
-        with monkeypatch.context() as slow:  # the log does not come to it
-            slow.setattr(monitor, "_durable", lambda token: lambda: None)
-            monitor.post(inbox.Propose(purge, told.append, True))
-            # A batch: what may be stored is not refused. Its publisher hears nothing.
-            batch = [commands.STORE_BATCH, 1, "b", [(b"S.x", b"", b"")]]
-            monitor.post(inbox.Propose(batch, told.append, True))
-            monitor.step()
-        assert not told
-        stream.group.delete(is_gone=is_deleted)
-        monitor.stop()
-        monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
-        await monitor.stopped.wait()
+    node = make(tmp_path)
+    await node.started()
+    await create(node, "S")
+    stream = node.stream("S")
+    assert stream is not None
+    monitor = stream.monitor
+    told: list[Any] = []
+    purge = [commands.PURGE, 1, "", 0, 0]
+    with monkeypatch.context() as slow:  # the log does not come to it
+        slow.setattr(monitor, "_durable", lambda token: lambda: None)
         monitor.post(inbox.Propose(purge, told.append, True))
-        monitor.post(inbox.Propose(purge, None, True))
-        monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
-        monitor.post(inbox.StepDown("", told.append))
-        await asyncio.sleep(0)  # a round of the loop: answers are given in the next
-        kinds = [each if type(each) is str else (type(each), each.err_code) for each in told]
-        gone, left = (JsError, 10059), (JsError, 10008)
-        in_doubt, undone = (gone, gone) if is_deleted else (left, (errors.Unserved, 10008))
-        assert kinds == [in_doubt, "lost", undone, "lost", left]
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+        # A batch: what may be stored is not refused. Its publisher hears nothing.
+        batch = [commands.STORE_BATCH, 1, "b", [(b"S.x", b"", b"")]]
+        monitor.post(inbox.Propose(batch, told.append, True))
+        monitor.step()
+    assert not told
+    stream.group.delete(is_gone=is_deleted)
+    monitor.stop()
+    monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
+    await monitor.stopped.wait()
+    monitor.post(inbox.Propose(purge, told.append, True))
+    monitor.post(inbox.Propose(purge, None, True))
+    monitor.post(inbox.ReadBarrier(lambda: told.append("read"), lambda: told.append("lost")))
+    monitor.post(inbox.StepDown("", told.append))
+    await asyncio.sleep(0)  # a round of the loop: answers are given in the next
+    kinds = [each if type(each) is str else (type(each), each.err_code) for each in told]
+    gone, left = (JsError, 10059), (JsError, 10008)
+    in_doubt, undone = (gone, gone) if is_deleted else (left, (errors.Unserved, 10008))
+    assert kinds == [in_doubt, "lost", undone, "lost", left]
+    await node.stopped()

@@ -99,16 +99,12 @@ def test_a_deleted_stream_tells_that_its_consumers_went_too(tmp_path: Path) -> N
     assert events == [("consumer_deleted", "a"), ("consumer_deleted", "b")]
 
 
-def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
+async def test_stopped_twice_at_once_it_stops_once(tmp_path: Path) -> None:
     """A second SIGTERM, or a fatal error meanwhile: seed 20369 unlocked the directory twice."""
-
-    async def run() -> None:
-        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
-        await node.started()
-        await asyncio.gather(node.stopped(), node.stopped())
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+    node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
+    await node.started()
+    await asyncio.gather(node.stopped(), node.stopped())
+    await node.stopped()
 
 
 def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
@@ -135,30 +131,26 @@ def test_a_meta_group_that_can_not_begin_anew_ends_the_node(
     assert [type(reason) for reason in reasons] == [OSError]
 
 
-def test_a_repeating_timer_survives_an_error_of_its_callback(tmp_path: Path) -> None:
+async def test_a_repeating_timer_survives_an_error_of_its_callback(tmp_path: Path) -> None:
     """One error in the look at moves or damages ended all looks until the next start."""
     calls: list[int] = []
+    loop = asyncio.get_running_loop()
+    told: list[Any] = []
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
+    await node.started()
+    is_twice = asyncio.Event()
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        told: list[Any] = []
-        loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
-        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires())
-        await node.started()
-        is_twice = asyncio.Event()
+    def look() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            is_twice.set()
+        raise LookupError("of a group")
 
-        def look() -> None:
-            calls.append(1)
-            if len(calls) == 2:
-                is_twice.set()
-            raise LookupError("of a group")
-
-        node.parts.context.timers.again("look", 0, look)
-        await is_twice.wait()
-        await node.stopped()
-        assert [type(one) for one in told][:1] == [LookupError]  # and it is not hidden
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+    node.parts.context.timers.again("look", 0, look)
+    await is_twice.wait()
+    await node.stopped()
+    assert [type(one) for one in told][:1] == [LookupError]  # and it is not hidden
 
 
 class Acks:
@@ -190,51 +182,43 @@ async def _create(node: LocalNode, name: str) -> None:
     await _propose(node, [commands.CREATE_STREAM, 1, config])
 
 
-def test_streams_that_are_written_in_one_round_share_one_sync(
+async def test_streams_that_are_written_in_one_round_share_one_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last turn of the round has the log written; the others leave theirs to it."""
     monkeypatch.setattr(wal_writer, "WITNESS_IDLE_S", 1000.0)
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
-
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            for name in ("A", "B", "C"):
-                await _create(node, name)
-            handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
-            for _ in range(3):
-                acks = Acks(3)
-                before = node.parts.context.wal.sync_count
-                for handle in handles:
-                    handle.publish([(handle.name.encode(), b"", b"x")], [b"r"], acks)
-                await acks.all.wait()
-                assert node.parts.context.wal.sync_count == before + 1
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
-    """Its files and its share of the memory for recent bytes, until the process ended."""
-
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            await _create(node, "A")
-            handle = node.streams_for(b"A")[0]
-            acks = Acks(1)
-            handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
+    async with _running(tmp_path) as node:
+        for name in ("A", "B", "C"):
+            await _create(node, name)
+        handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
+        for _ in range(3):
+            acks = Acks(3)
+            before = node.parts.context.wal.sync_count
+            for handle in handles:
+                handle.publish([(handle.name.encode(), b"", b"x")], [b"r"], acks)
             await acks.all.wait()
-            directory = Path(node.parts.context.root) / "streams" / str(handle.uid)
-            budget = node.parts.replicas.recovery._hot_budget
-            handle.store.flush()
-            await _idle(node)
-            assert budget.used > 1000 and _open_in(directory)
-            handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
-            await handle.monitor.stopped.wait()
-            await _idle(node)
-            assert "A" in node.failed
-            assert budget.used == 0 and not _open_in(directory)
+            assert node.parts.context.wal.sync_count == before + 1
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+
+async def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
+    """Its files and its share of the memory for recent bytes, until the process ended."""
+    async with _running(tmp_path) as node:
+        await _create(node, "A")
+        handle = node.streams_for(b"A")[0]
+        acks = Acks(1)
+        handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
+        await acks.all.wait()
+        directory = Path(node.parts.context.root) / "streams" / str(handle.uid)
+        budget = node.parts.replicas.recovery._hot_budget
+        handle.store.flush()
+        await _idle(node)
+        assert budget.used > 1000 and _open_in(directory)
+        handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
+        await handle.monitor.stopped.wait()
+        await _idle(node)
+        assert "A" in node.failed
+        assert budget.used == 0 and not _open_in(directory)
 
 
 async def _idle(node: LocalNode) -> None:
@@ -250,34 +234,30 @@ def _open_in(directory: Path) -> list[str]:
     return [link for link in links if link.startswith(f"{directory}/")]
 
 
-def test_while_the_disk_is_quick_the_loop_writes_the_log(
+async def test_while_the_disk_is_quick_the_loop_writes_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what the thread writes otherwise is acked all the same."""
     monkeypatch.setattr(wal_writer, "WITNESS_IDLE_S", 1000.0)
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
+    async with _running(tmp_path) as node:
+        await _create(node, "A")
+        handle = node.streams_for(b"A")[0]
+        writers: list[str] = []
+        writev = node.parts.context.env.disk.writev
 
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            await _create(node, "A")
-            handle = node.streams_for(b"A")[0]
-            writers: list[str] = []
-            writev = node.parts.context.env.disk.writev
+        def noted(*args: Any, **options: Any) -> None:
+            writers.append(threading.current_thread().name)
+            writev(*args, **options)
 
-            def noted(*args: Any, **options: Any) -> None:
-                writers.append(threading.current_thread().name)
-                writev(*args, **options)
-
-            monkeypatch.setattr(node.parts.context.env.disk, "writev", noted)
-            for is_quick in (True, True, False):  # the thread may not be done with its own yet
-                monkeypatch.setattr(Pace, "is_quick", lambda self, now, is_quick=is_quick: is_quick)
-                writers.clear()
-                acks = Acks(1)
-                handle.publish([(b"A", b"", b"x")], [b"r"], acks)
-                await acks.all.wait()
-                assert writers == ["MainThread" if is_quick else "disk-log"]
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+        monkeypatch.setattr(node.parts.context.env.disk, "writev", noted)
+        for is_quick in (True, True, False):  # the thread may not be done with its own yet
+            monkeypatch.setattr(Pace, "is_quick", lambda self, now, is_quick=is_quick: is_quick)
+            writers.clear()
+            acks = Acks(1)
+            handle.publish([(b"A", b"", b"x")], [b"r"], acks)
+            await acks.all.wait()
+            assert writers == ["MainThread" if is_quick else "disk-log"]
 
 
 class HeldBlocks(OsDisk):
@@ -304,43 +284,39 @@ class HeldBlocks(OsDisk):
         super().writev(fd, *args, **options)
 
 
-def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
+async def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that was acked and in no block yet was kept in memory, however much that was."""
     monkeypatch.setitem(CacheBudget.__init__.__kwdefaults__, "queue_bytes_max", 4 << 20)
     disk = HeldBlocks()
-
-    async def run() -> None:
-        env = SystemEnv(disk=disk)
-        node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires(), env=env)
-        await node.started()
-        try:
-            await _create(node, "A")
-            handle = node.streams_for(b"A")[0]
-            held = asyncio.Event()
-            hold = node.parts.context.wal.hold
-            monkeypatch.setattr(node.parts.context.wal, "hold", lambda: (held.set(), hold()))
-            count = 0
-            while count < 100:
-                count += 1
-                acks = Acks(1)
-                handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], acks)
-                if held.is_set():
-                    break
-                await acks.all.wait()
-            assert count < 10
-            for _ in range(20):  # rounds of the loop
-                await asyncio.sleep(0)
-            assert not acks.outcomes
-            disk.released.set()
+    env = SystemEnv(disk=disk)
+    node = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires(), env=env)
+    await node.started()
+    try:
+        await _create(node, "A")
+        handle = node.streams_for(b"A")[0]
+        held = asyncio.Event()
+        hold = node.parts.context.wal.hold
+        monkeypatch.setattr(node.parts.context.wal, "hold", lambda: (held.set(), hold()))
+        count = 0
+        while count < 100:
+            count += 1
+            acks = Acks(1)
+            handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], acks)
+            if held.is_set():
+                break
             await acks.all.wait()
-            assert handle.machine.state()["messages"] == count
-        finally:
-            disk.released.set()
-            await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+        assert count < 10
+        for _ in range(20):  # rounds of the loop
+            await asyncio.sleep(0)
+        assert not acks.outcomes
+        disk.released.set()
+        await acks.all.wait()
+        assert handle.machine.state()["messages"] == count
+    finally:
+        disk.released.set()
+        await node.stopped()
 
 
 @pytest.mark.parametrize(
@@ -348,66 +324,59 @@ def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
     [("PUBLISH_BACKLOG_BYTES_MAX", "A"), ("PUBLISH_BACKLOGS_BYTES_MAX", "B")],
     ids=["of one stream", "of all together"],
 )
-def test_publishes_that_the_log_can_not_take_are_refused(
+async def test_publishes_that_the_log_can_not_take_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, refused: str
 ) -> None:
     """What waits for the log is in memory: 128 MiB for each stream had no bound for many."""
     monkeypatch.setattr(limits, limit, 2 << 20)
+    async with _running(tmp_path) as node:
+        handles = {}
+        for name in ("A", "B"):
+            await _create(node, name)
+            handles[name] = node.streams_for(name.encode())[0]
 
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            handles = {}
-            for name in ("A", "B"):
-                await _create(node, name)
-                handles[name] = node.streams_for(name.encode())[0]
+        def publish(name: str) -> Acks:
+            acks = Acks(1)
+            handles[name].publish([(name.encode(), b"", bytes(1 << 20))], [b"r"], acks)
+            return acks
 
-            def publish(name: str) -> Acks:
-                acks = Acks(1)
-                handles[name].publish([(name.encode(), b"", bytes(1 << 20))], [b"r"], acks)
-                return acks
-
-            for _ in range(2):  # the second time shows that what was taken was given back
-                node.parts.context.wal.hold()
-                waiting = []
-                for _ in range(2):  # with what an entry costs besides, more than is allowed
-                    waiting.append(publish("A"))
-                    await asyncio.sleep(0)  # a turn of the group for each
-                    await asyncio.sleep(0)
-                last = publish(refused)
-                await last.all.wait()
-                assert last.outcomes == [errors.STREAM_TOO_MANY_REQUESTS()]
-                assert [acks.outcomes for acks in waiting] == [[], []]
-                node.parts.context.wal.resume()
-                for acks in waiting:
-                    await acks.all.wait()
-                last = publish(refused)
-                await last.all.wait()
-                assert not isinstance(last.outcomes[0], errors.JsError)
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            await _create(node, "A")
-            handle = node.streams_for(b"A")[0]
-            backlog = handle.group._intake._backlog
+        for _ in range(2):  # the second time shows that what was taken was given back
             node.parts.context.wal.hold()
-            handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert backlog.byte_count > 1 << 20
-            stopped = asyncio.Event()
-            handle.monitor.when_stopped(stopped.set)
-            await stopped.wait()
-            assert backlog.byte_count == 0
+            waiting = []
+            for _ in range(2):  # with what an entry costs besides, more than is allowed
+                waiting.append(publish("A"))
+                await asyncio.sleep(0)  # a turn of the group for each
+                await asyncio.sleep(0)
+            last = publish(refused)
+            await last.all.wait()
+            assert last.outcomes == [errors.STREAM_TOO_MANY_REQUESTS()]
+            assert [acks.outcomes for acks in waiting] == [[], []]
             node.parts.context.wal.resume()
+            for acks in waiting:
+                await acks.all.wait()
+            last = publish(refused)
+            await last.all.wait()
+            assert not isinstance(last.outcomes[0], errors.JsError)
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+
+async def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Path) -> None:
+    async with _running(tmp_path) as node:
+        await _create(node, "A")
+        handle = node.streams_for(b"A")[0]
+        backlog = handle.group._intake._backlog
+        node.parts.context.wal.hold()
+        handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert backlog.byte_count > 1 << 20
+        stopped = asyncio.Event()
+        handle.monitor.when_stopped(stopped.set)
+        await stopped.wait()
+        assert backlog.byte_count == 0
+        node.parts.context.wal.resume()
 
 
-def test_caches_of_a_deleted_stream_are_cleared_on_the_loop_thread(
+async def test_caches_of_a_deleted_stream_are_cleared_on_the_loop_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block thread did it, while a turn of another stream went through the same lists: that
@@ -421,22 +390,18 @@ def test_caches_of_a_deleted_stream_are_cleared_on_the_loop_thread(
             clear(held)
 
         monkeypatch.setattr(part, "clear", noted)
-
-    async def run() -> None:
-        async with _running(tmp_path) as node:
-            await _create(node, "A")
-            handle = node.streams_for(b"A")[0]
-            acks = Acks(1)
-            handle.publish([(b"A", b"", bytes(1000))], [b"r"], acks)
-            await acks.all.wait()
-            gone = asyncio.Event()
-            node.parts.replicas.replicas.when_closed(handle.uid, gone.set)
-            await _propose(node, [commands.DELETE_STREAM, 3, "A", handle.uid])
-            await gone.wait()
-            assert not handle.store.unwritten_bytes
-            assert set(threads) == {threading.get_ident()}
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+    async with _running(tmp_path) as node:
+        await _create(node, "A")
+        handle = node.streams_for(b"A")[0]
+        acks = Acks(1)
+        handle.publish([(b"A", b"", bytes(1000))], [b"r"], acks)
+        await acks.all.wait()
+        gone = asyncio.Event()
+        node.parts.replicas.replicas.when_closed(handle.uid, gone.set)
+        await _propose(node, [commands.DELETE_STREAM, 3, "A", handle.uid])
+        await gone.wait()
+        assert not handle.store.unwritten_bytes
+        assert set(threads) == {threading.get_ident()}
 
 
 def test_tokens_that_peers_echo_differ_between_processes(tmp_path: Path) -> None:

@@ -31,82 +31,72 @@ async def idle(node: LocalNode) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_the_log_forgets_what_it_had_not_heard_was_deleted(tmp_path: Path, is_killed: bool) -> None:
+async def test_a_start_destroys_log_entries_of_deleted_streams(
+    tmp_path: Path, is_killed: bool
+) -> None:
     """A deletion is told to the log with what is appended next; before that came, the server ended.
     The entries of the deleted stream then kept all segments after them, for ever."""
-
-    async def run() -> None:
-        node = make(tmp_path / "before")
-        await node.started()
-        uid = await create(node, "S")
-        await publish(node, "S", 20)
-        await delete(node, "S")
-        if is_killed:
-            shutil.copytree(tmp_path / "before", tmp_path / "image")
-        await node.stopped()
-        again = make(tmp_path / "image" if is_killed else tmp_path / "before")
-        await again.started()
-        assert uid not in again.parts.context.wal.groups
-        await create(again, "T")
-        await publish(again, "T", 1)  # with it the log hears of it
-        await again.stopped()
-        assert list((Path(again.parts.context.root) / "streams").iterdir()) != []
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = make(tmp_path / "before")
+    await node.started()
+    uid = await create(node, "S")
+    await publish(node, "S", 20)
+    await delete(node, "S")
+    if is_killed:
+        shutil.copytree(tmp_path / "before", tmp_path / "image")
+    await node.stopped()
+    again = make(tmp_path / "image" if is_killed else tmp_path / "before")
+    await again.started()
+    assert uid not in again.parts.context.wal.groups
+    await create(again, "T")
+    await publish(again, "T", 1)  # with it the log hears of it
+    await again.stopped()
+    assert list((Path(again.parts.context.root) / "streams").iterdir()) != []
 
 
-def test_a_stream_that_failed_and_is_deleted_leaves_the_log_and_the_disk(tmp_path: Path) -> None:
+async def test_a_failed_stream_that_is_deleted_leaves_log_and_disk(
+    tmp_path: Path,
+) -> None:
     """It was not open, so nobody removed anything: its files stayed, and so did its entries."""
-
-    async def run() -> None:
-        node = make(tmp_path)
-        await node.started()
-        uid = await create(node, "S")
-        await publish(node, "S", 20)
-        await save(node, "S")
-        await publish(node, "S", 20)
-        await node.stopped()
-        files = tmp_path / "streamd" / "streams" / str(uid)
-        for path in files.glob("*.snap"):
-            path.write_bytes(b"?")
-        node = make(tmp_path)
-        await node.started()
-        assert "S" in node.failed
-        await delete(node, "S")
-        await idle(node)
-        assert uid not in node.parts.context.wal.groups
-        assert not files.exists()
-        assert list((tmp_path / "streamd" / "trash").iterdir()) == []
-        assert "S" not in node.failed
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    node = make(tmp_path)
+    await node.started()
+    uid = await create(node, "S")
+    await publish(node, "S", 20)
+    await save(node, "S")
+    await publish(node, "S", 20)
+    await node.stopped()
+    files = tmp_path / "streamd" / "streams" / str(uid)
+    for path in files.glob("*.snap"):
+        path.write_bytes(b"?")
+    node = make(tmp_path)
+    await node.started()
+    assert "S" in node.failed
+    await delete(node, "S")
+    await idle(node)
+    assert uid not in node.parts.context.wal.groups
+    assert not files.exists()
+    assert list((tmp_path / "streamd" / "trash").iterdir()) == []
+    assert "S" not in node.failed
+    await node.stopped()
 
 
-def test_files_that_can_not_be_moved_to_trash_are_reported(
+async def test_files_that_can_not_be_moved_to_trash_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take room, and nothing else said why. The next start finds them."""
+    log = Log()
+    node = make(tmp_path)
+    node._log._sink = log
+    await node.started()
+    uid = await create(node, "S")
+    await publish(node, "S", 20)
 
-    async def run() -> None:
-        log = Log()
-        node = make(tmp_path)
-        node._log._sink = log
-        await node.started()
-        uid = await create(node, "S")
-        await publish(node, "S", 20)
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "rename")
 
-        def full(source: str, target: str) -> None:
-            raise OSError(errno.ENOSPC, "rename")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(node.parts.context.env.disk, "replace", full)
-            await delete(node, "S")
-            await idle(node)
-        (line,) = log.lines
-        assert (
-            "could not be moved to trash" in line and str(uid) in line and "No space left" in line
-        )
-        await node.stopped()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    with monkeypatch.context() as patch:
+        patch.setattr(node.parts.context.env.disk, "replace", full)
+        await delete(node, "S")
+        await idle(node)
+    (line,) = log.lines
+    assert "could not be moved to trash" in line and str(uid) in line and "No space left" in line
+    await node.stopped()

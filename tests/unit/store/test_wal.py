@@ -326,50 +326,43 @@ async def with_real_threads(path: Path, *, is_loop_writing: bool = False) -> Asy
     block.close()
 
 
-def test_on_a_real_disk_with_real_threads(tmp_path: Path) -> None:
-    async def main() -> None:
-        for start in (0, 200):
-            async with with_real_threads(tmp_path) as wal:
-                if start:
-                    assert wal.groups[5].last_index == start
-                    found = wal.read(5, 1, 999, 1 << 30)
-                    assert [e.index for e in found] == list(range(1, start + 1))
-                for index in range(start + 1, start + 201):
-                    wal.append([(5, [Entry(1, index, bytes(3000))], None, 0)], lambda: None)
-
-    asyncio.run(main())
+async def test_on_a_real_disk_with_real_threads(tmp_path: Path) -> None:
+    for start in (0, 200):
+        async with with_real_threads(tmp_path) as wal:
+            if start:
+                assert wal.groups[5].last_index == start
+                found = wal.read(5, 1, 999, 1 << 30)
+                assert [e.index for e in found] == list(range(1, start + 1))
+            for index in range(start + 1, start + 201):
+                wal.append([(5, [Entry(1, index, bytes(3000))], None, 0)], lambda: None)
 
 
-def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
+async def test_the_loop_and_the_thread_take_turns_at_writing(tmp_path: Path) -> None:
     """Real threads, and a disk that is quick and slow as the dice say: all is told in order, and
     is where the log says."""
     rng = random.Random(1)
     work = bytes(1_000_000)
     done: list[int] = []
-
-    async def main() -> None:
-        finished = asyncio.Event()
-        async with with_real_threads(tmp_path, is_loop_writing=True) as wal:
-            wal._writer._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
-            for index in range(1, 3001):
-                entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
-                wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))
-                if rng.random() < 0.5:
-                    wal.flush()
-                if rng.random() < 0.3:
-                    await asyncio.sleep(0)  # one round of the loop, in which it may write
-                if rng.random() < 0.1:
-                    hashlib.sha256(work)  # the loop is busy, the thread may run
-                if index % 500 == 0 and done:
-                    wal.release(5, done[-1] // 2, 1, done[-1] // 2)
-            wal.append([], finished.set)
-            await asyncio.wait_for(finished.wait(), 30)
-            assert done == list(range(1, 3001))
-            first = wal.groups[5].first_index
-            found = wal.read(5, first, 3001, 1 << 30)
-            assert [e.index for e in found] == list(range(first, 3001))
-
-    asyncio.run(main())
+    finished = asyncio.Event()
+    async with with_real_threads(tmp_path, is_loop_writing=True) as wal:
+        wal._writer._pace.is_quick = lambda now: rng.random() < 0.5  # type: ignore[method-assign]
+        for index in range(1, 3001):
+            entry = Entry(1, index, bytes(rng.choice((10, 1000, 20_000))), chain=index)
+            wal.append([(5, [entry], None, 0)], lambda index=index: done.append(index))
+            if rng.random() < 0.5:
+                wal.flush()
+            if rng.random() < 0.3:
+                await asyncio.sleep(0)  # one round of the loop, in which it may write
+            if rng.random() < 0.1:
+                hashlib.sha256(work)  # the loop is busy, the thread may run
+            if index % 500 == 0 and done:
+                wal.release(5, done[-1] // 2, 1, done[-1] // 2)
+        wal.append([], finished.set)
+        await asyncio.wait_for(finished.wait(), 30)
+        assert done == list(range(1, 3001))
+        first = wal.groups[5].first_index
+        found = wal.read(5, first, 3001, 1 << 30)
+        assert [e.index for e in found] == list(range(first, 3001))
 
 
 def test_writes_are_not_reported_once_the_log_refuses() -> None:
