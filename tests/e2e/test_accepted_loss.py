@@ -77,9 +77,7 @@ def rot(node: ServerProcess, message: bytes) -> None:
     segment.write_bytes(blob)
 
 
-def test_accepted_loss_gives_up_entries_that_all_voters_lost(
-    make_cluster: MakeCluster,
-) -> None:
+def test_accepted_loss_gives_up_entries_that_all_voters_lost(make_cluster: MakeCluster) -> None:
     """S lives on n1 to n3, ONE on n3. n1 and n2 come back empty, the log of n3 has lost its end:
     neither is served, and the log of n3 names the flag. With it both go on with what that log
     proves. KEPT, of which n4 remembers all, and OTHER of n4 need nothing and lose nothing."""

@@ -40,8 +40,7 @@ def test_starts_on_a_free_port_and_stops_on_a_signal(
 ) -> None:
     """`-p -1 -js -sd DIR -a HOST`: says where it listens, is ready, stops in seconds."""
     process = subprocess.Popen(
-        [binary, "-p", "-1", "-js", "-sd", str(tmp_path), "-a", "127.0.0.1"],
-        stderr=subprocess.PIPE,
+        [binary, "-p", "-1", "-js", "-sd", str(tmp_path), "-a", "127.0.0.1"], stderr=subprocess.PIPE
     )
     try:
         log = _stderr_until(process, b"Server is ready")

@@ -16,10 +16,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "named without need": ("", {"user": "u", "pass": "p"}),
     "token": ("authorization { token: s3cret }", {"auth_token": "s3cret"}),
     "one user": ("authorization { user: u, password: p }", {"user": "u", "pass": "p"}),
-    "without login": (
-        "authorization { users: [{user: u, password: p}] }\nno_auth_user: u",
-        {},
-    ),
+    "without login": ("authorization { users: [{user: u, password: p}] }\nno_auth_user: u", {}),
     "account": ("accounts { A { users: [{user: u, password: p}] } }", {"user": "u", "pass": "p"}),
     "permissions": (
         "authorization { users: [{user: u, password: p, permissions: {"

@@ -16,11 +16,7 @@ PATTERNS = st.builds(
 ) | st.just(b">")
 
 
-@given(
-    st.lists(st.tuples(PATTERNS, st.integers(0, 3)), max_size=12),
-    st.data(),
-    PATTERNS,
-)
+@given(st.lists(st.tuples(PATTERNS, st.integers(0, 3)), max_size=12), st.data(), PATTERNS)
 def test_a_subject_tree_finds_the_values_that_a_scan_of_all_patterns_finds(pairs, data, asked):
     tree = SubjectTree()
     for pattern, value in pairs:

@@ -25,13 +25,7 @@ def open_wal(
         raise AssertionError(err)
 
     return Wal.open(
-        disk,
-        "/wal",
-        thread,
-        segment_bytes=SEGMENT_BYTES,
-        sync=sync,
-        on_error=fail,
-        helper=helper,
+        disk, "/wal", thread, segment_bytes=SEGMENT_BYTES, sync=sync, on_error=fail, helper=helper
     )
 
 

@@ -141,9 +141,7 @@ def test_publishes_with_ids_go_from_a_killed_leader_to_the_next(make: Make, seed
     )
 
 
-def test_publishes_are_not_sent_again_if_their_ids_may_be_forgotten(
-    cluster: Cluster,
-) -> None:
+def test_publishes_are_not_sent_again_if_their_ids_may_be_forgotten(cluster: Cluster) -> None:
     window_ns = limits.SENT_AGAIN_WINDOW_NS_MIN - 1
     cluster.create(duplicate_window=window_ns)
     leader, others = cluster.leader("S"), cluster.followers("S")

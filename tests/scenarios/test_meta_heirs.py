@@ -290,8 +290,7 @@ def test_a_removed_server_is_not_waited_for_if_that_is_known(
     cluster.until("led", lambda: cluster.leader_name(META_UID) and cluster.leader("S"))
     cluster.until("removed", lambda: cluster.ask("SERVER.REMOVE", {"peer": "n4"}).get("success"))
     cluster.until(
-        "left",
-        lambda: all(members(cluster, name) == ("n1", "n2", "n3") for name in cluster.names),
+        "left", lambda: all(members(cluster, name) == ("n1", "n2", "n3") for name in cluster.names)
     )
     if is_removal_lost:
         cluster.checkers.forfeited.add(META_UID)

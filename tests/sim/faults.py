@@ -87,12 +87,7 @@ LONELY = [
 # Replicas a stream has by its config -> how many a change of membership leaves it with.
 MOVED_TO = {1: (1, 1, 1, 3), 3: (2, 3, 3, 3), 5: (3, 5)}
 # Counted one by one as they happen; a campaign must have seen each.
-SINGLE = (
-    "raft frame lost",
-    "raft frame doubled",
-    "raft frame overtaken",
-    "clog",
-)
+SINGLE = ("raft frame lost", "raft frame doubled", "raft frame overtaken", "clog")
 
 
 class DirectedWorld(NamedTuple):

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.sim.__main__ import (
-    DISKS,
-    GROWTH,
-    HARSH,
-    PLAIN,
-    RUN,
-    SIZES,
-    TAILS,
-    VARIED,
-    Campaign,
-)
+from tests.sim.__main__ import DISKS, GROWTH, HARSH, PLAIN, RUN, SIZES, TAILS, VARIED, Campaign
 from tests.sim.shortage import short_memory
 
 SHORT_MEMORY = "short memory"  # plain worlds within tests/sim/shortage.py

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.__main__ import DISKS, GROWTH, HARSH, PLAIN, SIZES, VARIED, Campaign, run_seed
-from tests.sim.seeds import (
-    FINDERS_OF_EACH_CHANGE,
-    SHORT_MEMORY,
-    SPREAD,
-    VARIED_FINDERS,
-    run_all,
-)
+from tests.sim.seeds import FINDERS_OF_EACH_CHANGE, SHORT_MEMORY, SPREAD, VARIED_FINDERS, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

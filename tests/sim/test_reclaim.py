@@ -66,9 +66,7 @@ def test_a_little_room_is_not_worth_snapshots(cluster: Cluster) -> None:
     assert cluster.block_bytes() >= held
 
 
-def test_followers_on_full_disks_give_room_back_as_soon_as_the_leader(
-    cluster: Cluster,
-) -> None:
+def test_followers_on_full_disks_give_room_back_as_soon_as_the_leader(cluster: Cluster) -> None:
     """Only the leader hears of refused publishes, but what it lets in again is stored by all."""
     uid = cluster.uid("S")
     members = [name for name in cluster.hosts if cluster.group(name, "S") is not None]

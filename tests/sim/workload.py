@@ -204,10 +204,7 @@ class Client(Requester):
         amount = len(headers)
         msgs = []
         for at, added in enumerate(headers, 1):
-            block = REPLIES + b"Nats-Batch-Id: b%d\r\nNats-Batch-Sequence: %d\r\n" % (
-                batch_id,
-                at,
-            )
+            block = REPLIES + b"Nats-Batch-Id: b%d\r\nNats-Batch-Sequence: %d\r\n" % (batch_id, at)
             if at == amount:
                 block += b"Nats-Batch-Commit: 1\r\n"
             msgs.append(self._message(self.some_subject(handle), block + added + b"\r\n"))

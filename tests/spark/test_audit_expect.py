@@ -40,11 +40,7 @@ def stored(directory: Path, *, has_ids: bool, count: int = 60) -> Replica:
 
 def acked(n: int, **fields: Any) -> Row:
     payload = b"m%d" % n + bytes(200)
-    row = {
-        "seq": n,
-        "subject": f"s.{n % 2}",
-        "payload_hash": hashlib.sha256(payload).hexdigest(),
-    }
+    row = {"seq": n, "subject": f"s.{n % 2}", "payload_hash": hashlib.sha256(payload).hexdigest()}
     return {**row, **fields}
 
 

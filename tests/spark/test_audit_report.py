@@ -118,10 +118,7 @@ def damaged() -> dict[str, Any]:
     )
 
 
-PAGES = {
-    "audit_damage.html": damaged,
-    "audit_clean.html": lambda: document(verdict="clean"),
-}
+PAGES = {"audit_damage.html": damaged, "audit_clean.html": lambda: document(verdict="clean")}
 
 
 @pytest.mark.parametrize("name", PAGES)

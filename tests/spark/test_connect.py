@@ -92,16 +92,7 @@ def without_java(directory: Path) -> dict[str, str]:
     return {"PATH": str(directory), "HOME": str(directory), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-STATS = (
-    "-m",
-    "spark_jobs.jobs",
-    "stats",
-    "--stream",
-    "S",
-    "--master",
-    "local[1]",
-    "--quiet",
-)
+STATS = ("-m", "spark_jobs.jobs", "stats", "--stream", "S", "--master", "local[1]", "--quiet")
 
 
 def test_without_any_java_the_error_says_what_to_type(

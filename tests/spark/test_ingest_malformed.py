@@ -138,10 +138,7 @@ def test_csv_keeps_what_has_other_columns_or_a_bad_number(spark: Any, tmp_path: 
     path.write_text("\n".join(body) + "\n")
     schema = "id long, a string, b string"
     rows, told = read(spark, "csv", path, schema, header="true", escape='"')
-    assert rows == [
-        {"id": 1, "a": "x", "b": "y"},
-        {"id": 5, "a": 'q, "r"', "b": "w"},
-    ]
+    assert rows == [{"id": 1, "a": "x", "b": "y"}, {"id": 5, "a": 'q, "r"', "b": "w"}]
     assert told == {at: body[at - 1].encode() for at in (4, 5, 6, 7)}
     other = tmp_path / "two.csv"
     other.write_text("id,b,a\n8,x,y\n")

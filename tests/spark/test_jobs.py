@@ -65,9 +65,7 @@ def test_an_error_is_one_line_and_debug_adds_the_traceback(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_every_job_has_help_and_an_unknown_one_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_job_has_help_and_an_unknown_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for job in jobs.JOBS:
         assert jobs.main([job, "--help"]) == jobs.EXIT_OK, job
         assert f"usage: streamd-spark {job} " in capsys.readouterr().out

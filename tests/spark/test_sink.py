@@ -443,8 +443,7 @@ def test_batch_write_resumes_after_a_failed_task(
     all its rows; the same job id again writes the rest, each row once."""
     df = frame(spark, 20_000, 4)
     broken = df.selectExpr(
-        "subject",
-        "if(payload = '19000', raise_error('row 19000'), payload) AS payload",
+        "subject", "if(payload = '19000', raise_error('row 19000'), payload) AS payload"
     )
     with pytest.raises(Exception, match="row 19000"):
         write(broken, stream, jobId="nightly")

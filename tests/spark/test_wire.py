@@ -120,8 +120,7 @@ def test_frames_are_the_same_wherever_the_bytes_are_split() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"MSG a 1 x\r\n", b"MSG a 1\r\n", b"MSG a one 1\r\nb\r\n", b"MSG a 1 1\r\nbcd\r\n"],
+    "data", [b"MSG a 1 x\r\n", b"MSG a 1\r\n", b"MSG a one 1\r\nb\r\n", b"MSG a 1 1\r\nbcd\r\n"]
 )
 def test_a_malformed_frame_is_an_error(data: bytes) -> None:
     with pytest.raises(WireError, match="frame"):
@@ -352,9 +351,7 @@ def test_retries_end_with_the_last_fault(server: SparkTestServer) -> None:
 # --- kept connections -----------------------------------------------------------------------------
 
 
-def test_a_connection_is_kept_for_the_next_and_a_broken_one_is_not(
-    server: SparkTestServer,
-) -> None:
+def test_a_connection_is_kept_for_the_next_and_a_broken_one_is_not(server: SparkTestServer) -> None:
     options = to(server.address)
     with lent(options) as first:
         first.api("STREAM.NAMES")

@@ -954,13 +954,7 @@ def test_interest_retention_hears_of_every_ack() -> None:
     bed.ack(1, b"+TERM")
     assert bed.acked == [("C", [2]), ("C", [1])]
     consumer = bed.consumers["C"]
-    assert [consumer.awaits(seq) for seq in (1, 2, 3, 4, 5)] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert [consumer.awaits(seq) for seq in (1, 2, 3, 4, 5)] == [False, False, True, True, True]
 
 
 def test_pulls_that_share_an_inbox_get_messages_in_order() -> None:

@@ -18,9 +18,7 @@ def info(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", config, is_quiet=True)
     at.fill("s", "s")
     at.api(
-        "CONSUMER.CREATE.S.C",
-        {"stream_name": "S", "config": {"durable_name": "C"}},
-        is_quiet=True,
+        "CONSUMER.CREATE.S.C", {"stream_name": "S", "config": {"durable_name": "C"}}, is_quiet=True
     )
     at.note("some", kept(at.api("INFO", is_quiet=True)))
     at.note("api", sorted(at.api("INFO", is_quiet=True).get("api", {})))

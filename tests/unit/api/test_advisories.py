@@ -45,23 +45,12 @@ def test_streams_and_consumers_come_and_go(bed: Bed) -> None:
     assert heard(bed) == [
         ("ADVISORY.STREAM.CREATED.T", {"stream": "T", "action": "create"}),
         ("ADVISORY.STREAM.UPDATED.T", {"stream": "T", "action": "modify"}),
-        (
-            "ADVISORY.CONSUMER.CREATED.T.c",
-            {"stream": "T", "consumer": "c", "action": "create"},
-        ),
+        ("ADVISORY.CONSUMER.CREATED.T.c", {"stream": "T", "consumer": "c", "action": "create"}),
         (
             "ADVISORY.CONSUMER.PAUSE.T.c",
-            {
-                "stream": "T",
-                "consumer": "c",
-                "paused": True,
-                "pause_until": "2030-01-01T00:00:00Z",
-            },
+            {"stream": "T", "consumer": "c", "paused": True, "pause_until": "2030-01-01T00:00:00Z"},
         ),
-        (
-            "ADVISORY.CONSUMER.DELETED.T.c",
-            {"stream": "T", "consumer": "c", "action": "delete"},
-        ),
+        ("ADVISORY.CONSUMER.DELETED.T.c", {"stream": "T", "consumer": "c", "action": "delete"}),
         ("ADVISORY.STREAM.DELETED.T", {"stream": "T", "action": "delete"}),
     ]
 

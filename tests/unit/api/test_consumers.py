@@ -139,11 +139,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
         10178,
         "priority groups can not be used with push consumers",
     ),
-    (
-        {"priority_policy": "overflow", "priority_groups": ["g" * 17]},
-        10162,
-        "Valid priority group",
-    ),
+    ({"priority_policy": "overflow", "priority_groups": ["g" * 17]}, 10162, "Valid priority group"),
     ({"filter_subjects": ["t.1", "a..b"]}, 10052, "invalid subject"),
     ({"sample_freq": "-5"}, 10095, "failed to parse consumer sampling configuration: <nil>"),
     (
@@ -436,11 +432,7 @@ def test_unpin(bed: Bed) -> None:
     view = stream.view
     view.pinned_id, view.pinned_ns = "PIN", 1_000_000_000
     (group,) = bed.ask("CONSUMER.INFO.T.a")["priority_groups"]
-    assert group == {
-        "group": "g",
-        "pinned_client_id": "PIN",
-        "pinned_ts": "1970-01-01T00:00:01Z",
-    }
+    assert group == {"group": "g", "pinned_client_id": "PIN", "pinned_ts": "1970-01-01T00:00:01Z"}
     assert bed.ask("CONSUMER.UNPIN.T.a", {"group": "g", "more": 1}) == {
         "type": "io.nats.jetstream.api.v1.consumer_unpin_response"
     }

@@ -13,13 +13,7 @@ import pytest
 
 from streamd import __version__
 from streamd.cli import ctl
-from streamd.cli.cluster_local import (
-    ClusterError,
-    LocalCluster,
-    LocalNode,
-    Ports,
-    how_it_ended,
-)
+from streamd.cli.cluster_local import ClusterError, LocalCluster, LocalNode, Ports, how_it_ended
 from streamd.config import flags
 
 

@@ -36,11 +36,7 @@ def options(text: str) -> Options:
             "authorization { user: a, password: secret2 }",
             ["authorization.password changed"],
         ),
-        (
-            "authorization { token: secret1 }",
-            "port: 4222",
-            ["authorization.token removed"],
-        ),
+        ("authorization { token: secret1 }", "port: 4222", ["authorization.token removed"]),
         (
             "cluster { name: c, port: 1 }",
             "cluster { name: c, port: 1, routes: ['nats://u:secret@h:1'] }",

@@ -229,11 +229,7 @@ def test_a_cluster_that_anybody_could_join_does_not_start(
 
 @pytest.mark.parametrize(
     ("listen", "password", "is_warned_of"),
-    [
-        ("0.0.0.0:1", "p" * 15, True),
-        ("0.0.0.0:1", "p" * 16, False),
-        ("127.0.0.1:1", "p", False),
-    ],
+    [("0.0.0.0:1", "p" * 15, True), ("0.0.0.0:1", "p" * 16, False), ("127.0.0.1:1", "p", False)],
 )
 def test_a_short_password_of_a_cluster_is_warned_of(
     tmp_path: Path, listen: str, password: str, is_warned_of: bool

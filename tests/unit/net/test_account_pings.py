@@ -113,11 +113,7 @@ def test_every_node_answers_with_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("connect", "user"),
-    [
-        (b'{"user":"x","pass":"y"}', "x"),
-        (b'{"auth_token":"secret"}', "[REDACTED]"),
-        (b"{}", ""),
-    ],
+    [(b'{"user":"x","pass":"y"}', "x"), (b'{"auth_token":"secret"}', "[REDACTED]"), (b"{}", "")],
 )
 def test_a_client_is_shown_with_the_name_that_it_gives(connect: bytes, user: str) -> None:
     """Also where nobody asks, as by nats-server; a token is a secret."""

@@ -346,12 +346,7 @@ def test_every_kind_of_outcome_has_its_body():
     bed, _, _ = stream_bed()
     peer = bed.peer()
     peer.send(b"SUB _INBOX.i.* 1\r\n")
-    outcomes = [
-        3,
-        (DUPLICATE, 2),
-        errors.STREAM_WRONG_LAST_SEQUENCE(seq=5),
-        (9, 4, "b1"),
-    ]
+    outcomes = [3, (DUPLICATE, 2), errors.STREAM_WRONG_LAST_SEQUENCE(seq=5), (9, 4, "b1")]
     peer.conn.output.publish_acks(b"S", [b"_INBOX.i.%d" % i for i in range(4)], outcomes)
     bodies = [body for _, body in acks_of(peer.take())]
     assert bodies == [

@@ -177,10 +177,7 @@ def _no_such_cipher(pair: Pair) -> TlsOptions:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            _gone,
-            "error parsing X509 certificate/key pair: open /no.pem: no such file or directory",
-        ),
+        (_gone, "error parsing X509 certificate/key pair: open /no.pem: no such file or directory"),
         (
             _swapped,
             "error parsing X509 certificate/key pair: tls: found a certificate rather than a key"

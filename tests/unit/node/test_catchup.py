@@ -775,9 +775,7 @@ def test_meta_waits_for_no_turn() -> None:
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_catch_up_begun_anew_ignores_the_former_block_search(
-    is_stopped: bool,
-) -> None:
+def test_a_catch_up_begun_anew_ignores_the_former_block_search(is_stopped: bool) -> None:
     """A new leader, or a replica opened again, with hundreds of blocks to be copied from here. The
     copying for the manifest of before went on, and put its last block, shorter, in the place of
     one that was whole: what was installed then was not what the manifest said."""

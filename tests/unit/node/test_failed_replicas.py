@@ -10,9 +10,7 @@ from tests.unit.node.test_orphans import delete, idle
 from tests.unit.node.test_quorum_loss_recovery import create, make, publish
 
 
-async def test_a_failed_stream_is_not_served_whatever_the_meta_group_says(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_stream_is_not_served_whatever_the_meta_group_says(tmp_path: Path) -> None:
     """Any word of it, and the name led to the group that had stopped: clients waited in vain."""
     node = make(tmp_path)
     await node.started()

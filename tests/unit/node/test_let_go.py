@@ -55,9 +55,7 @@ async def test_a_deleted_stream_leaves_the_memory_at_once(tmp_path: Path, storag
     await node.stopped()
 
 
-async def test_a_replica_opened_again_leaves_nothing_of_its_predecessor(
-    tmp_path: Path,
-) -> None:
+async def test_a_replica_opened_again_leaves_nothing_of_its_predecessor(tmp_path: Path) -> None:
     node = make(tmp_path)
     await node.started()
     uid = await create(node, "S")

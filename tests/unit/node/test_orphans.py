@@ -53,9 +53,7 @@ async def test_a_start_destroys_log_entries_of_deleted_streams(
     assert list((Path(again.parts.context.root) / "streams").iterdir()) != []
 
 
-async def test_a_failed_stream_that_is_deleted_leaves_log_and_disk(
-    tmp_path: Path,
-) -> None:
+async def test_a_failed_stream_that_is_deleted_leaves_log_and_disk(tmp_path: Path) -> None:
     """It was not open, so nobody removed anything: its files stayed, and so did its entries."""
     node = make(tmp_path)
     await node.started()

@@ -38,11 +38,7 @@ def rafts(log: Log | None = None) -> RaftMembers:
     context = context_of(wal=log, env=env, accepts_doubt=False)
     quorum_loss: Any = None
     return RaftMembers(
-        context,
-        None,
-        quorum_loss,
-        on_made=lambda raft: None,
-        on_damaged_log=lambda reason: None,
+        context, None, quorum_loss, on_made=lambda raft: None, on_damaged_log=lambda reason: None
     )
 
 

@@ -51,9 +51,7 @@ async def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> 
     await node.stopped()
 
 
-async def test_with_accepted_loss_an_older_snapshot_and_blocks_serve(
-    tmp_path: Path,
-) -> None:
+async def test_with_accepted_loss_an_older_snapshot_and_blocks_serve(tmp_path: Path) -> None:
     uid = await filled(tmp_path)
     root = tmp_path / "streamd"
     newest = sorted((root / "streams" / str(uid)).glob("*.snap"))[-1]

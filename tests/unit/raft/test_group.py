@@ -233,9 +233,7 @@ def test_append_damaged_on_its_way_is_not_taken() -> None:
     assert core.last_index == 1
 
 
-def test_inflight_window_bounds_what_a_silent_peer_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inflight_window_bounds_what_a_silent_peer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamd.raft.replication.RAFT_INFLIGHT_APPENDS", 3)
     monkeypatch.setattr("streamd.raft.replication.RAFT_APPEND_ENTRIES", 2)
     cluster = elected()
@@ -353,9 +351,7 @@ def test_broken_link_makes_the_leader_ask_again() -> None:
     assert cluster.core("b").last_index == 2
 
 
-def test_too_many_reads_are_refused_to_peers_without_harm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_many_reads_are_refused_to_peers_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamd.raft.read_index.RAFT_READS_MAX", 2)
     cluster = elected()
     for context in range(3):

@@ -496,13 +496,7 @@ def test_a_dropped_block_is_removed_only_when_two_snapshots_do_without_it() -> N
 
     def snapshot(index: int) -> None:
         store.save_snapshot(
-            index=index,
-            term=1,
-            chain=0,
-            state=b"",
-            index_db=b"",
-            tail=(2, 64),
-            done=lambda: None,
+            index=index, term=1, chain=0, state=b"", index_db=b"", tail=(2, 64), done=lambda: None
         )
         thread.run()
 
