@@ -204,7 +204,7 @@ def test_two_records_that_changed_places_are_found() -> None:
     assert wrong_crcs(swapped, columns_of(swapped, view)) == [0, 1]
 
 
-def test_a_cut_block_loses_only_what_is_cut() -> None:
+def test_a_cut_block_loses_only_messages_after_the_cut() -> None:
     blob, view, msgs = made_block(random.Random(5))
     whole = columns_of(blob, view)
     cut = int(whole.offsets[50]) + 10

@@ -132,7 +132,7 @@ def test_lines_are_counted_over_the_parts_of_a_file(spark: Any, tmp_path: Path) 
     assert len(rows) == sum(at % 7 != 0 for at in range(1, 40_000)) - len(bad)
 
 
-def test_csv_keeps_what_has_other_columns_or_a_bad_number(spark: Any, tmp_path: Path) -> None:
+def test_csv_keeps_lines_with_other_columns_or_a_bad_number(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     body = ["id,a,b", "1,x,y", "", "2,x", "3,x,y,z", "bad,x,y", '4,x,"y', '5,"q, ""r""","w"']
     path.write_text("\n".join(body) + "\n")

@@ -73,7 +73,7 @@ def test_every_job_has_help_and_an_unknown_one_is_named(capsys: pytest.CaptureFi
     assert "no job 'exprot'; there are ingest, export" in capsys.readouterr().err
 
 
-def test_the_environment_gives_what_the_arguments_leave_out(
+def test_the_environment_fills_in_missing_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NATS_URL", "nats://a:1")

@@ -200,7 +200,7 @@ def test_spark_sees_headers_and_times(server: SparkTestServer, spark: Any) -> No
     assert all(row[0] and row[1] < 1000 for row in seconds.collect())
 
 
-def test_pushdown_changes_nothing_but_what_is_read(filled: SparkTestServer, spark: Any) -> None:
+def test_pushdown_changes_only_which_rows_are_read(filled: SparkTestServer, spark: Any) -> None:
     options = {"path": str(filled.store_dir), "stream": "S", "columns": "seq,subject,ts_ns"}
     conditions = [
         "seq > 100 and seq <= 1500",

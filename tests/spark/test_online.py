@@ -224,7 +224,7 @@ def test_a_read_that_cannot_be_planned_names_the_option_at_fault(server: SparkTe
 # --- content --------------------------------------------------------------------------------------
 
 
-def test_every_column_is_what_was_published(server: SparkTestServer) -> None:
+def test_every_column_equals_the_published_message(server: SparkTestServer) -> None:
     """Sizes of 0 to 200 KB, with and without headers, many subjects; also by nats-py's eyes."""
     rng = random.Random(5)
     server.create_stream("S")
@@ -270,7 +270,7 @@ def test_spark_sees_the_stream_as_it_is(spark: Any, server: SparkTestServer) -> 
         reader.option("stream", "NONE").load().count()
 
 
-def test_filters_return_what_matches_and_nothing_else(server: SparkTestServer) -> None:
+def test_filters_return_exactly_the_matching_messages(server: SparkTestServer) -> None:
     server.create_stream("S", ["s.>"], max_msgs=-1)
     sent = [f"s.{'rare' if number % 997 == 0 else number % 5}.x" for number in range(8000)]
     server.publish((subject, b"y") for subject in sent)

@@ -117,7 +117,7 @@ def test_two_attempts_at_once_write_every_row_once(stream: SparkTestServer) -> N
     assert payloads(stored(stream.port, "T")) == numbered(12_000)
 
 
-def test_a_repeated_attempt_skips_what_is_done(stream: SparkTestServer) -> None:
+def test_a_repeated_attempt_skips_stored_rows(stream: SparkTestServer) -> None:
     """An attempt whose input fails after 3000 rows is repeated with other batch sizes."""
 
     def failing() -> Any:

@@ -112,7 +112,7 @@ def test_a_pull_that_does_not_wait_survives_a_tick_while_messages_can_come() -> 
     assert got.log[3:] == [b"4"], "an ack lets one more flow to it"
 
 
-def test_expiry_sends_408_with_what_is_left() -> None:
+def test_expiry_sends_408_with_the_remaining_count() -> None:
     bed = Bed()
     bed.store(b"a")
     bed.create()
@@ -355,7 +355,7 @@ def test_max_ack_pending_stops_new_messages_until_acks_are_seen() -> None:
     assert bed.info().ack_pending == 3
 
 
-def test_acks_of_what_was_given_up_make_no_room() -> None:
+def test_acks_of_dead_messages_make_no_room() -> None:
     """They held no place, yet were counted as if they gave one back: twice as many went out."""
     bed = Bed()
     bed.create(max_deliver=1, max_ack_pending=3, ack_wait=SECOND)
@@ -371,7 +371,7 @@ def test_acks_of_what_was_given_up_make_no_room() -> None:
 
 
 @pytest.mark.parametrize("is_purge", [False, True])
-def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
+def test_acks_of_removed_messages_make_no_room(is_purge: bool) -> None:
     """What left gave its place back when it left, before its ack was applied."""
     bed = Bed()
     bed.create(max_ack_pending=3)
@@ -389,7 +389,7 @@ def test_acks_of_what_has_left_make_no_room(is_purge: bool) -> None:
     assert list(bed.consumers["C"].pending) == [3, 4, 5]
 
 
-def test_acks_of_what_left_before_its_delivery_was_applied_make_no_room() -> None:
+def test_acks_of_messages_removed_before_their_delivery_was_applied_make_no_room() -> None:
     bed = Bed()
     bed.create(max_ack_pending=3)
     bed.is_auto = False
@@ -635,7 +635,7 @@ def test_deliveries_by_a_clock_ahead_are_redelivered() -> None:
     assert box.seqs() == list(range(1, count + 1)) * 2
 
 
-def test_work_on_what_was_delivered_by_a_clock_ahead_sets_one_timer() -> None:
+def test_progress_on_deliveries_of_a_clock_ahead_sets_one_timer() -> None:
     """It rang each 50 ms, until the clocks met."""
     bed = led_by_a_clock_behind(1)
     box = bed.pull(b"9", reply=b"new")
@@ -751,7 +751,7 @@ def test_a_client_that_unsubscribed_claims_no_messages() -> None:
     assert box.seqs() == [2]
 
 
-def test_a_term_of_what_was_given_up_covers_what_came_before_it() -> None:
+def test_a_term_of_a_dead_message_covers_earlier_ones() -> None:
     """As any ack of it would: it was dropped, and what it covers was delivered again."""
     bed = Bed()
     bed.store(b"a", b"a")
@@ -782,7 +782,7 @@ def test_the_next_leader_knows_the_last_activity() -> None:
     assert (again.last_delivered_ns, again.last_acked_ns) == (delivered_ns, acked_ns)
 
 
-def test_reset_starts_anew_and_voids_what_was_under_way() -> None:
+def test_a_reset_starts_anew_and_voids_deliveries_under_way() -> None:
     bed = Bed()
     bed.store(*[b"a"] * 6)
     bed.create()
@@ -866,7 +866,7 @@ def test_numbers_no_client_can_mean_are_bad_requests_and_harmless() -> None:
         ({"backoff": [3 * SECOND], "ack_wait": SECOND}, {"ack_wait": SECOND}, 1000),
     ],
 )
-def test_another_ack_wait_holds_for_what_was_delivered_before(
+def test_a_new_ack_wait_holds_for_earlier_deliveries(
     before: dict[str, Any], after: dict[str, Any], due_ms: int
 ) -> None:
     bed = Bed()
@@ -1029,7 +1029,7 @@ def test_a_turn_does_not_walk_all_waiting_pulls(monkeypatch: pytest.MonkeyPatch)
     assert gone.seqs() == [] and stays.seqs() == [2]
 
 
-def test_last_per_subject_counts_what_was_sent_and_replaced_once() -> None:
+def test_last_per_subject_counts_a_message_sent_and_replaced_once() -> None:
     """As above, for those of the list that was made at the beginning: how a watcher of keys knows
     that it has seen all of them."""
     bed = Bed()

@@ -139,7 +139,7 @@ def test_rate_limit_spreads_messages_out() -> None:
     assert len(box.msgs) == 3
 
 
-def test_rate_limit_lets_what_is_bigger_than_the_bucket_through_when_full() -> None:
+def test_a_full_rate_limit_bucket_lets_a_larger_message_through() -> None:
     limit = RateLimit(8000, 1000, now_ms=0)
     assert limit.delay_ms(5000, 0) == 0
     assert limit.delay_ms(5000, 0) == 1000

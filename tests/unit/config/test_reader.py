@@ -371,7 +371,7 @@ def test_a_user_may_be_bound_to_ordinary_connections() -> None:
         ("cluster { tls { key_file: x } }", "missing 'cert_file' or 'key_file'"),
     ],
 )
-def test_refusals_say_what_and_where(text: str, wanted: str) -> None:
+def test_a_refusal_names_the_key_and_its_place(text: str, wanted: str) -> None:
     """In words that need no Go: the setting, what it has, what it must have."""
     with pytest.raises(ConfigError) as caught:
         options(text)
@@ -450,7 +450,7 @@ def test_a_file_is_remembered_with_its_digest(tmp_path: Path) -> None:
     assert o.config_digest == grammar.digest(grammar.parse("port: 5"))
 
 
-def test_0_is_the_default_of_what_is_never_0() -> None:
+def test_0_means_the_default_where_0_makes_no_sense() -> None:
     """As in nats-server: a `ping_max` of 0 would end every client at its first ping."""
     zeros = """
         port: 0, max_payload: 0, max_control_line: 0, max_pending: 0, max_closed_clients: 0

@@ -813,7 +813,7 @@ def test_a_drained_link_is_told() -> None:
         runner.run(main())
 
 
-async def test_a_link_is_shown_with_what_went_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_link_is_shown_with_its_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "PEER_BEAT_S", 3600.0)
     async with bed() as make:
         before_ns = time.time_ns()

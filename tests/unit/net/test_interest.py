@@ -45,7 +45,7 @@ def remote_node(name):
     return RemoteNode(name, Links(Mesh(0), "me"))
 
 
-def test_only_what_is_different_is_reported_as_changed():
+def test_only_differences_are_reported_as_changed():
     interest, node = RemoteInterest(), remote_node("n")
     assert interest.apply(node, [(b"a", b"", 1), (b"$JS.>", b"q", 2)]) == [
         (b"a", b""),

@@ -248,7 +248,7 @@ def test_a_stream_that_captures_inboxes_gets_them():
     assert len(stream.published) == 1
 
 
-def test_api_requests_come_after_what_was_published_before():
+def test_api_requests_come_after_earlier_publishes():
     bed, stream, _ = stream_bed()
 
     def on_request(subject, reply, headers, payload, conn):

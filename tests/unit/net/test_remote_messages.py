@@ -279,7 +279,7 @@ def test_many_bytes_go_in_several_notes(monkeypatch):
     assert far.take() == msg(b"s.1", b"1", b"x" * 300) * 10 and node.out_msgs == 21
 
 
-def test_a_stream_elsewhere_does_not_capture_what_was_passed_on():
+def test_a_stream_elsewhere_captures_no_message_that_was_passed_on():
     streams = {name: Stream("S", ["js.>"]) for name in ("a", "b")}
     mesh = Mesh(2, {name: Node(stream) for name, stream in streams.items()})
     far = mesh.peer("b")

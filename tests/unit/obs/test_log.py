@@ -95,7 +95,7 @@ def test_a_reload_moves_the_log_or_leaves_it_as_it_is(tmp_path: Path) -> None:
     assert [line.partition("] ")[2] for line in lines] == ["[INF] two", "[INF] three"]
 
 
-def test_only_what_a_rotation_made_is_removed(tmp_path: Path) -> None:
+def test_a_rotation_removes_only_files_that_it_made(tmp_path: Path) -> None:
     """A configuration or an archive beside the log may begin with its name."""
     (tmp_path / "a.log.2026.gz").touch()
     (tmp_path / "a.log.conf").touch()

@@ -233,7 +233,9 @@ def test_append_damaged_on_its_way_is_not_taken() -> None:
     assert core.last_index == 1
 
 
-def test_inflight_window_bounds_what_a_silent_peer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inflight_window_bounds_messages_to_a_silent_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("streamd.raft.replication.RAFT_INFLIGHT_APPENDS", 3)
     monkeypatch.setattr("streamd.raft.replication.RAFT_APPEND_ENTRIES", 2)
     cluster = elected()

@@ -197,7 +197,7 @@ def test_entries_below_the_snapshot_are_gone_when_they_leave_memory(
     assert log.term_at(5) == 2
 
 
-def test_becoming_sole_lets_go_of_what_peers_might_have_needed() -> None:
+def test_a_sole_voter_releases_entries_kept_for_peers() -> None:
     log, _ = make([1, 1, 2, 2])
     log.commit = log.emitted = 3
     log.compact(2, *log.entry_id(2))
@@ -207,7 +207,9 @@ def test_becoming_sole_lets_go_of_what_peers_might_have_needed() -> None:
     assert log.entry_id(3)[0] == 2
 
 
-def test_a_log_in_memory_keeps_what_no_snapshot_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_memory_keeps_entries_that_no_snapshot_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its entries can't be read back: a member that comes back empty needs them from the first."""
     monkeypatch.setattr("streamd.raft.log.RAFT_TRAILING_ENTRIES", 4)
     log, _ = make([1] * 10)

@@ -100,7 +100,7 @@ def test_the_offer_is_repeated_until_the_state_is_there() -> None:
     assert cluster.core("c").applied == cluster.core("a").applied
 
 
-def test_a_rotten_log_is_given_up_and_what_it_acked_counts_as_forgotten() -> None:
+def test_a_rotten_log_is_dropped_and_its_acks_count_as_forgotten() -> None:
     cluster = with_entries(3)
     core = cluster.core("c")
     core.log.last_chain ^= 1
@@ -188,7 +188,7 @@ def test_another_entry_of_the_same_term_is_noticed_when_it_is_sent(
     assert core.last_index == 2
 
 
-def test_an_offer_of_what_is_here_is_no_other_history() -> None:
+def test_a_snapshot_offer_of_present_entries_is_no_divergence() -> None:
     """c holds the entries that a later leader's snapshot covers, and none of that leader's term
     yet: it acks. It used to take the offer's term for that of the entry, and gave up all it had."""
     cluster = with_entries(5)

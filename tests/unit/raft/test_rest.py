@@ -41,7 +41,7 @@ def test_a_group_at_rest_keeps_no_entries_in_memory() -> None:
     assert [cluster.core(name).applied for name in "abc"] == [5, 5, 5]
 
 
-def test_a_leader_that_rests_keeps_what_a_dead_follower_lacks() -> None:
+def test_a_leader_at_rest_keeps_entries_that_a_dead_follower_lacks() -> None:
     cluster = resting()
     disk = cluster.crash("c")
     cluster.core("a").propose(b"x" * 1000)

@@ -722,7 +722,7 @@ def test_recovery_after_a_crash_at_each_named_point(point: str) -> None:
         life.check_that_the_dead_go()
 
 
-def test_flush_size_bounds_what_waits() -> None:
+def test_the_flush_size_bounds_unwritten_bytes() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
     offset = 64

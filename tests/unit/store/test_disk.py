@@ -282,7 +282,7 @@ def test_jobs_submitted_after_a_quick_job_run_after_it() -> None:
     assert results == ["a", "b"]
 
 
-def test_closing_does_what_was_left_for_the_loop() -> None:
+def test_closing_runs_jobs_left_for_the_loop() -> None:
     both = LoopAndThread()
     results: list[object] = []
     both.thread.submit_soon(both.job("a"), results.append)

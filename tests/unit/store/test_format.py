@@ -79,7 +79,7 @@ def test_a_torn_tail_ends_the_scan_at_every_byte() -> None:
             assert len(list(fmt.scan(cut))) == expected
 
 
-def test_decode_at_refuses_what_is_not_a_message() -> None:
+def test_decode_at_refuses_a_record_that_is_no_message() -> None:
     with pytest.raises(CorruptionError, match="type 2"):
         fmt.decode_at(fmt.encode_frame(1, 1), 0)
     with pytest.raises(CorruptionError):

@@ -71,7 +71,7 @@ def test_swapped_blocks_and_blocks_of_another_stream_are_found() -> None:
         check_block(blob, UID + 1, 2)
 
 
-def test_content_is_what_the_machine_says_after_deletes_and_purges() -> None:
+def test_installed_content_equals_the_machine_after_deletes_and_purges() -> None:
     replica = filled()
     assert check_content(replica.machine, replica.store) == []
     replica.apply(DELETE_MSG, 1, 31, True)
@@ -141,7 +141,7 @@ def test_quarantine_survives_a_crash_half_way() -> None:
     assert not replica.disk.exists(STREAM)
 
 
-def test_the_marker_stays_until_the_log_knows_and_what_was_replaced_until_verified() -> None:
+def test_the_marker_stays_until_the_log_knows_and_replaced_files_until_verified() -> None:
     one = filled()
     behind = Replica("b", seed=3)
     behind.publish(10)

@@ -51,7 +51,7 @@ def test_a_directory_that_moved_is_back_after_a_crash_unless_the_target_was_sync
             assert is_synced
 
 
-def test_a_new_directory_under_an_old_name_does_not_mix_with_what_was_there() -> None:
+def test_a_new_directory_under_an_old_name_has_no_files_of_the_old_one() -> None:
     """Swap a directory for another, in any state of syncing: never files of both."""
     for seed in range(60):
         disk = SimDisk(seed)
@@ -162,7 +162,7 @@ def test_delayed_jobs_run_when_the_simulated_loop_says_so() -> None:
     assert ran == [1]
 
 
-def test_durable_groups_are_what_a_start_after_a_power_cut_finds() -> None:
+def test_a_start_after_a_power_cut_finds_the_durable_groups() -> None:
     """Random work, looked at after every step, then cut: the log holds exactly what was said."""
     for seed in range(25):
         work = Work(seed)

@@ -96,7 +96,7 @@ def test_waiting_appends_are_held_back_too() -> None:
     assert bed.done == list(range(1, 10))
 
 
-def test_a_closing_log_writes_what_was_held_back() -> None:
+def test_a_closing_log_writes_held_batches() -> None:
     bed = Bed()
     bed.wal.hold()
     bed.append(1)
@@ -136,7 +136,7 @@ def test_a_conflict_replaces_entries_also_after_a_restart() -> None:
         bed.start()
 
 
-def test_released_segments_are_reused_and_the_rest_of_what_they_said_is_repeated() -> None:
+def test_released_segments_are_reused_after_their_live_records_are_repeated() -> None:
     bed = Bed()
     bed.wal.append([(9, [], HardState(4, "c", 0), 0)], lambda: None)
     for index in range(1, 400):
@@ -229,7 +229,7 @@ def test_a_destroyed_group_is_gone_and_pins_nothing() -> None:
     assert list(bed.wal.groups) == [5]
 
 
-def test_a_full_disk_is_a_clean_error_and_what_was_acked_is_there() -> None:
+def test_a_full_disk_is_a_clean_error_and_acked_entries_stay() -> None:
     bed = Bed(segment_bytes=64 * 1024)
     bed.disk.capacity = 200 * 1024
     index = 0
@@ -279,7 +279,7 @@ def test_lazy_sync_reports_done_before_the_sync_and_syncs_when_it_is_due() -> No
     assert bed.wal.groups[5].last_index == 9
 
 
-def test_with_lazy_sync_a_segment_goes_when_what_let_it_go_is_durable() -> None:
+def test_with_lazy_sync_a_segment_goes_once_its_release_is_durable() -> None:
     """I11: the record that releases its entries is synced first, however long that could wait."""
     bed = Bed(sync=120.0)
     for index in range(1, 150):

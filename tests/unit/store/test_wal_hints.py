@@ -45,7 +45,7 @@ def bed() -> Bed:
 
 
 @pytest.mark.parametrize(("index", "commit"), [(9, 9), (9, 1), (70_000, 4466), (9, 0), (70_000, 5)])
-def test_a_lag_says_what_was_committed_or_nothing(index: Index, commit: Index) -> None:
+def test_a_lag_names_the_committed_index_or_nothing(index: Index, commit: Index) -> None:
     lag = wf.lag_of(index, commit)
     assert 0 <= lag <= 0xFFFF
     assert (index - lag + 1 if lag else 0) in (commit, 0)

@@ -136,7 +136,7 @@ def test_a_reset_group_can_be_destroyed_and_two_resets_in_flight_count_once_each
     assert 6 not in bed.wal.groups
 
 
-def test_a_group_that_comes_back_has_what_it_logs_after_its_end() -> None:
+def test_a_group_that_comes_back_has_the_entries_logged_after_its_end() -> None:
     """A stream moves away and comes back before anything else is logged."""
     bed = Bed()
     bed.append(1, 2)
@@ -389,7 +389,7 @@ def test_damaged_files_are_kept_aside_byte_for_byte_and_spares_are_not_mistaken_
     assert bed.disk.listdir("/wal/damaged-2") != []
 
 
-def test_a_stale_prefix_is_not_joined_to_what_came_after_the_loss() -> None:
+def test_a_stale_prefix_is_not_joined_to_entries_after_the_loss() -> None:
     """The lost segment replaced entries 3 and 4; entry 5 must not follow the old ones."""
     bed = Bed()
     bed.append(1, 2, 3, 4)
