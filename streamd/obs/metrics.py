@@ -44,7 +44,7 @@ _META_GAUGES = {
 _CARE_COUNTERS = {
     "incarnation_conflicts": (
         "streamd_incarnation_conflicts",
-        "Files or snapshots of another incarnation of a stream, met and not used",
+        "Files or snapshots of another stream of the same name, found and not used",
     ),
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
     "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
@@ -54,19 +54,19 @@ _CARE_COUNTERS = {
     ),
     "tails_open": (
         "streamd_tails_open",
-        "Times that entries went there of which nobody knows whether they were committed",
+        "Times that log entries went to trash/ that may or may not have been committed",
     ),
     "ignored_entries": (
         "streamd_ignored_entries",
-        "Log entries that hold no command this server knows, and were passed over",
+        "Log entries without a command that this server knows, which it ignored",
     ),
     "peer_messages_failed": (
         "streamd_peer_messages_failed",
-        "Messages of other servers that could not be handled, and were passed over",
+        "Messages of other servers that could not be handled and were ignored",
     ),
 }
 _CARE_GAUGES = {
-    "tails_kept": ("streamd_tails_kept", "Files of such entries that lie in trash/"),
+    "tails_kept": ("streamd_tails_kept", "Files of log entries that lie in trash/ now"),
     "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),
 }
 _SERVER_GAUGES = {

@@ -117,14 +117,14 @@ class DryRun:
             for line in report.lines():
                 tell(line)
         for name, reason in sorted(failed.items()):
-            tell(f"stream {name}: can't be had even so: {reason}")
+            tell(f"stream {name}: cannot be recovered: {reason}")
         rebuilt = {report.name for report in reports}
         others = sorted(node.meta.streams_by_name.keys() - rebuilt - failed.keys())
         if others:
-            tell(f"as they are: {', '.join(others)}")
+            tell(f"served unchanged: {', '.join(others)}")
         if not reports and not failed and not others:
             tell("no stream is known here")
-        tell("dry run: no file was changed, and nothing was served; to do it: --accept-loss")
+        tell("dry run: no file was changed and no client served; start with --accept-loss to do it")
 
 
 _MANY = 1 << 30  # nodes: no cluster is formed
