@@ -108,6 +108,10 @@ class ServerProcess:
         return self._directory / "server.log"
 
     @property
+    def config_file(self) -> Path:
+        return self._directory / "server.conf"
+
+    @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
@@ -138,11 +142,12 @@ class ServerProcess:
         if self._is_jetstream:
             sync = f'\n  sync_interval: "{self.sync}"' if self.sync else ""
             lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')
-        config = self._directory / "server.conf"
-        config.write_text("\n".join([*lines, self._extra]) + "\n")
+        self.config_file.write_text("\n".join([*lines, self._extra]) + "\n")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_launcher, self.binary, "-c", str(config), *flags], stdout=log, stderr=log
+                [*_launcher, self.binary, "-c", str(self.config_file), *flags],
+                stdout=log,
+                stderr=log,
             )
 
     def wait(self, within_s: float = STARTED_WITHIN_S) -> None:

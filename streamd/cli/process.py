@@ -533,6 +533,8 @@ class ServerProcess:
             if self._cluster is not None and self._cluster.tls is not None:
                 self._cluster.tls.read_anew()
             self._log.change(**fresh.log_settings)
+            assert self._listener is not None
+            self._listener.reload(fresh)
         except (ConfigError, OSError) as err:
             self._log.error(f"Failed to reload server configuration: {err}")
             return
@@ -544,8 +546,6 @@ class ServerProcess:
             self._log.info(f"Reloaded: {change}")
         self._options = fresh
         self._monitoring.reloaded(fresh)
-        assert self._listener is not None
-        self._listener.reload(fresh)
         if self._cluster is not None and self._draining is None:
             self._cluster.set_client_urls(addresses.client_urls(fresh, self._listener.port))
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")

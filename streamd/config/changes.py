@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from streamd.config.options import Options, User
+from streamd.config.tls_options import TlsOptions
 from streamd.durations import format_duration
 from streamd.errors import ConfigError
 
@@ -17,15 +18,22 @@ _FIXED = {
     "server_name": "server_name",
     "http_host": "http",
     "http_port": "http",
+    "https_port": "https",
     "http_base_path": "http_base_path",
+    "allows_non_tls": "allow_non_tls",
     "ports_file_dir": "ports_file_dir",
     "pid_file": "pid_file",
     "max_closed_clients": "max_closed_clients",
     "has_header_support": "no_header_support",
 }
+_FIXED_OF_TLS = {
+    "is_mapping": "verify_and_map",
+    "connections_per_s_max": "connection_rate_limit",
+}
+_NO_TLS = TlsOptions()
 # Told of in lines of their own, or not settings.
 _APART = {
-    *("users", "jetstream", "cluster"),
+    *("users", "jetstream", "cluster", "tls"),
     *("config_file", "config_digest", "warnings", "unserved"),
     *("is_open_besides_system", "has_unserved_users"),
     *("cluster_place", "allows_open_cluster"),
@@ -73,6 +81,12 @@ def refuse_fixed(old: Options, new: Options) -> None:
             raise ConfigError(
                 f"config reload not supported for {key}: old={before!r}, new={after!r}"
             )
+    for attribute, key in _FIXED_OF_TLS.items():
+        before, after = (getattr(tls or _NO_TLS, attribute) for tls in (old.tls, new.tls))
+        if before != after:
+            raise ConfigError(
+                f"config reload not supported for tls.{key}: old={before!r}, new={after!r}"
+            )
     for name in _differing(old.cluster, new.cluster, besides={"routes"}):
         key = _KEYS_OF_CLUSTER.get(name) or f"cluster.{_plain(name)}"
         raise ConfigError(
@@ -94,6 +108,7 @@ def describe(old: Options, new: Options) -> list[str]:
         else:
             later = f", {_LATER[attribute]}" if attribute in _LATER else ""
             found.append(f"{key} = {_text(key, after)} (was {_text(key, before)}){later}")
+    found += _describe_tls(old.tls, new.tls)
     found += _describe_users(old.users, new.users)
     if old.cluster.routes != new.cluster.routes:
         found.append("cluster routes")
@@ -116,6 +131,24 @@ def _describe_users(old: list[User], new: list[User]) -> list[str]:
         "changed": sorted(n for n in after.keys() & before.keys() if after[n] != before[n]),
     }
     return [f"users {verb}: {', '.join(names)}" for verb, names in groups.items() if names]
+
+
+def _describe_tls(old: TlsOptions | None, new: TlsOptions | None) -> list[str]:
+    """Certificates are read again by each reload, whether a key changed or not."""
+    if new is None:
+        return ["tls = disabled"] if old is not None else []
+    before = old or _NO_TLS
+    found = ["tls = enabled"]
+    if before.timeout_s != new.timeout_s:
+        found.append(f"tls timeout = {new.timeout_s:g}")
+    if before.is_first != new.is_first:
+        found.append(f"Client TLS handshake first: {'true' if new.is_first else 'false'}")
+    if before.first_delay_ns != new.first_delay_ns:
+        delay = format_duration(new.first_delay_ns)
+        found.append(f"Client TLS handshake first fallback delay: {delay}")
+    if before.pinned_certs != new.pinned_certs:
+        found.append(f"{len(new.pinned_certs)} pinned_certs")
+    return found
 
 
 def _verb(before: Any, after: Any) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import socket
 import ssl
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
+from cryptography import x509
 
 from benchmarks.servers import ServerProcess
 from tests.certificates import Authority, Pair
@@ -79,3 +84,88 @@ def test_nats_py_upgrades_or_begins_with_tls(
 
     run(body())
     assert server.stop() == 0
+
+
+def test_a_reload_changes_certificates_and_whether_tls_is_asked_for(
+    make_server: Start, run: Run, tmp_path: Path
+) -> None:
+    """SIGHUP: those who are connected stay so, those who come see what holds now."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    server = secured(make_server, pair.block)
+    file = server.config_file
+
+    async def body() -> None:
+        nc = await connected(server, client_context(authority))
+        fresh = authority.issue("server")
+        server.send(signal.SIGHUP)
+        await asyncio.to_thread(server.wait_for_log, "Reloaded: tls = enabled")
+        assert _certificate(server, authority) == fresh.certificate
+        Path(fresh.key).write_text("nothing")
+        server.send(signal.SIGHUP)
+        await asyncio.to_thread(server.wait_for_log, "Failed to reload server configuration: ")
+        assert "failed to find any PEM data in key input" in server.log_tail()
+        assert _certificate(server, authority) == fresh.certificate
+        file.write_text(file.read_text().replace("tls {", "# {"))
+        server.send(signal.SIGHUP)
+        await asyncio.to_thread(server.wait_for_log, "Reloaded: tls = disabled")
+        plain = await nats.connect(server.url, allow_reconnect=False)
+        await nc.flush(timeout=5)  # in TLS still
+        await plain.close()
+        await nc.close()
+
+    run(body())
+    assert server.stop() == 0
+
+
+def _certificate(server: ServerProcess, authority: Authority) -> x509.Certificate:
+    """What the server shows to who comes now."""
+    with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
+        assert plain.recv(65536).startswith(b"INFO ")
+        with client_context(authority).wrap_socket(plain, server_hostname="localhost") as tls:
+            der = tls.getpeercert(binary_form=True)
+    assert der is not None
+    return x509.load_der_x509_certificate(der)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--tls"], "TLS Server certificate must be present and valid"),
+        (["--tlscert", "{cert}"], "TLS Server private key must be present and valid"),
+        (
+            ["--tlscert", "/no", "--tlskey", "/no"],
+            "error parsing X509 certificate/key pair: open /no: no such file or directory",
+        ),
+        (
+            ["--tlscert", "{cert}", "--tlskey", "{key}", "--tlscacert", "/no"],
+            "open /no: no such file or directory",
+        ),
+    ],
+)
+def test_flags_without_what_they_need_do_not_start(
+    binary: str, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    """Status 1, and the reason in nats-server's words."""
+    pair = Authority(tmp_path).issue("server")
+    filled = [each.format(cert=pair.cert, key=pair.key) for each in arguments]
+    done = subprocess.run(
+        [binary, *filled], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f": {text}")
+
+
+def test_flags_alone_bring_tls(make_server: Start, run: Run, tmp_path: Path) -> None:
+    """Lines of the log that tools wait for."""
+    pair = (authority := Authority(tmp_path)).issue("server")
+    server = make_server(is_jetstream=False)
+    server.launch("--tlscert", pair.cert, "--tlskey", pair.key)
+    server.wait_for_log("[INF] TLS required for client connections")
+    server.wait_for_log("Server is ready")
+
+    async def body() -> None:
+        nc = await connected(server, client_context(authority))
+        await nc.close()
+
+    run(body())

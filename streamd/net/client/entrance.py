@@ -52,3 +52,6 @@ class Entrance(Protocol):
         self, conn: Entering, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
     ) -> None:
         """Take over the socket of `conn` until the client is served, or turned away."""
+
+    def has_pinned(self, facts: TlsFacts) -> bool:
+        """Return True if the client's key is one of those that are pinned, or none is."""

@@ -159,6 +159,7 @@ class Listener:
         tls = self._entrance(options)
         self.policy.reload(options)
         self.policy.tls = tls
+        self._drop_unpinned()
         connections = self.connections.all
         for conn in connections:
             conn.apply_options()
@@ -168,6 +169,21 @@ class Listener:
             for served in list(self.registry.open.values())[options.max_connections :]:
                 served.close("Maximum Connections Exceeded", b"maximum connections exceeded")
         self.connections.reauthenticate(list(connections))
+
+    def _drop_unpinned(self) -> None:
+        """End connections whose certificates have a key that is no longer accepted."""
+        tls = self.policy.tls
+        if tls is None:
+            return
+        unpinned = [
+            conn
+            for conn in self.registry.open.values()
+            if conn.tls is not None and not tls.has_pinned(conn.tls)
+        ]
+        for conn in unpinned:
+            conn.close("TLS Handshake Failure")
+        if unpinned and self._log is not None:
+            self._log.info(f"Disconnect {len(unpinned)} clients due to pinned certs reload")
 
     def set_connect_urls(self, urls: list[str]) -> None:
         """Tell clients, new ones and those that are connected, of other servers to connect to."""

@@ -92,3 +92,50 @@ def test_every_option_is_judged() -> None:
         new = Options()
         setattr(new, name, object())
         assert len(changes.describe(old, new)) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("port: 1", "port: 1, tls {}", ["auth_timeout_s = 3.0 (was 2.0)", "tls = enabled"]),
+        ("tls {}", "tls {}", ["tls = enabled"]),
+        ("tls {}", "authorization { timeout: 3 }", ["tls = disabled"]),
+        (
+            "tls { timeout: 2 }, authorization { timeout: 3 }",
+            "tls { timeout: 5 }, authorization { timeout: 3 }",
+            ["tls = enabled", "tls timeout = 5"],
+        ),
+        (
+            "tls {}",
+            "tls { handshake_first: auto }",
+            [
+                "tls = enabled",
+                "Client TLS handshake first: true",
+                "Client TLS handshake first fallback delay: 50ms",
+            ],
+        ),
+        (
+            "tls {}",
+            f"tls {{ pinned_certs: [{'ab' * 32}] }}",
+            ["tls = enabled", "1 pinned_certs"],
+        ),
+    ],
+)
+def test_tls_is_told_of_in_nats_servers_words(old: str, new: str, wanted: list[str]) -> None:
+    """Also if no key changed: the files were read again."""
+    found = changes.describe(options(old), options(new))
+    assert [line.replace("authorization.timeout", "auth_timeout_s") for line in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("port: 1", "port: 1, allow_non_tls: true", "allow_non_tls"),
+        ("tls {}", "tls { connection_rate_limit: 5 }", "tls.connection_rate_limit"),
+        ("port: 1", "port: 1, tls { verify_and_map: true }", "tls.verify_and_map"),
+    ],
+)
+def test_what_decides_who_a_client_is_stays(old: str, new: str, key: str) -> None:
+    """As in nats-server."""
+    with pytest.raises(ConfigError, match=f"config reload not supported for {key}: old="):
+        changes.refuse_fixed(options(old), options(new))

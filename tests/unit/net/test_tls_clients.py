@@ -7,15 +7,18 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvloop
+from cryptography import x509
 
 from streamd.config.options import Options
 from streamd.config.tls_options import CertificatePair, TlsOptions
+from streamd.errors import ConfigError
 from streamd.net.client.listener import Listener
 from tests.certificates import Authority, Pair
 from tests.unit.net.bed import make_listener
@@ -412,3 +415,58 @@ def test_a_client_that_is_gone_costs_no_handshake(tmp_path: Path) -> None:
             writer.close()
 
     run(body)
+
+
+def test_a_reload_takes_new_certificates_and_drops_nobody(tmp_path: Path) -> None:
+    """Sessions stay, also when TLS goes; files that do not serve change nothing."""
+
+    async def body() -> None:
+        side = Side(tmp_path)
+        async with served(side) as listener:
+            options = listener.policy.options
+            assert options.tls is not None
+            old = await side.upgraded()
+            old_certificate = _shown(old[1])
+            fresh = side.authority.issue("server")  # in the place of the old files
+            listener.reload(options)
+            new = await side.upgraded()
+            assert _shown(new[1]) == fresh.certificate != old_certificate
+            Path(fresh.key).write_text("")
+            with pytest.raises(ConfigError, match="failed to find any PEM data in key input"):
+                listener.reload(options)
+            assert _shown((await side.upgraded())[1]) == fresh.certificate
+            listener.reload(replace(options, tls=None))
+            plain = await side.plain()
+            assert "tls_required" not in await info(plain[0])
+            assert await is_served(plain) and await is_served(old) and await is_served(new)
+
+    run(body)
+
+
+def test_a_reload_of_pinned_keys_ends_connections_with_others(tmp_path: Path) -> None:
+    """Without a text; the log says how many they were."""
+
+    async def body() -> None:
+        side = Side(tmp_path, is_verifying=True)
+        async with served(side) as listener:
+            options = listener.policy.options
+            assert options.tls is not None
+            kept, other = side.authority.issue("kept"), side.authority.issue("other")
+            one, two = await side.upgraded(kept), await side.upgraded(other)
+            assert await is_served(one) and await is_served(two)
+            await info(two[0])
+            tls = replace(options.tls, pinned_certs=frozenset({kept.pin}))
+            listener.reload(replace(options, tls=tls))
+            assert await rest(two[0]) == b""
+            one[1].write(b"PING\r\n")
+            await info(one[0])
+            assert await one[0].readline() == b"PONG\r\n"
+        assert side.log.lines == [("info", "Disconnect 1 clients due to pinned certs reload")]
+        assert side.reasons() == ["TLS Handshake Failure", "Server Shutdown"]
+
+    run(body)
+
+
+def _shown(writer: asyncio.StreamWriter) -> x509.Certificate:
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return x509.load_der_x509_certificate(der)
