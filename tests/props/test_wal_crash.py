@@ -110,7 +110,7 @@ class Run:
         self.helper = SimThread()
         self.wal = open_wal(self.disk, self.thread, sync=self.sync, helper=self.helper)
         if self.is_bulky:
-            self.wal._pool._batch_bytes = 1e9  # as after a load that lasts longer than this life
+            self.wal._segment._batch_bytes = 1e9  # as after a load that lasts longer than this life
         if self.sync != "always":
             self.model.acked = 0  # done meant written; any earlier moment may come back
         self.model.check(self.wal)
@@ -268,7 +268,7 @@ def test_a_power_cut_during_the_start_after_a_kill_harms_nothing(point: str) -> 
     for cut in range(1, 25):
         for seed in range(20):
             disk, thread = SimDisk(100 * cut + seed), SimThread()
-            wal = open_wal(disk, thread, helper=SimThread())  # makes no spares
+            wal = open_wal(disk, thread, helper=SimThread())  # removes nothing
             disk.crash_at_point = point
             with pytest.raises(SimCrash):
                 for index in range(1, 100):

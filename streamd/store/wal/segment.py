@@ -2,11 +2,16 @@
 
 A new segment counts only once it is complete: header and checkpoint written and synced, then the
 file renamed to its number, then the directory synced, then the manifest. A crash in between leaves
-a spare, or a segment newer than the manifest that holds nothing reported done.
+a file without a number, or a segment newer than the manifest that holds nothing reported done.
+
+The file grows ahead of the position, by zeros that are written in small steps: most syncs then
+change no metadata, and no ack waits for all the zeros of a segment. While batches are large that
+would write each byte twice, so a whole segment is only reserved; its syncs cost a little more.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 
 from streamd.store.disk import Disk
@@ -14,13 +19,17 @@ from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
 from streamd.store.wal.current import CurrentFile
 from streamd.store.wal.entry_index import Segment
-from streamd.store.wal.segment_pool import SegmentPool
+from streamd.store.wal.segment_files import SegmentFiles
 from streamd.store.wal.wal_format import segment_name
 from streamd.types import Buffer
 
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
 _ROOM_BYTES = 1024 * 1024  # behind what a segment of what was proven begins with
+ZERO_STEP_BYTES = 1024 * 1024  # written ahead at once: acks wait behind it
+BATCH_WEIGHT = 1 / 16  # of the latest batch in their average size
+BULKY_BATCH_BYTES = 512 * 1024  # from here on zeros cost more than what they save each sync
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class CurrentSegment:
@@ -33,7 +42,7 @@ class CurrentSegment:
         self,
         disk: Disk,
         directory: str,
-        pool: SegmentPool,
+        files: SegmentFiles,
         checkpoint: Checkpoint,
         *,
         segment_bytes: int,
@@ -41,7 +50,7 @@ class CurrentSegment:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._pool = pool
+        self._files = files
         self._checkpoint = checkpoint
         self._segment_bytes = segment_bytes
         self._current = CurrentFile(disk, directory)
@@ -53,6 +62,8 @@ class CurrentSegment:
         self.next_batch = next_batch
         self.durable_batch = next_batch - 1
         self.sync_count = 0
+        self._prepared_to = 0  # the file is zeroed or reserved up to here
+        self._batch_bytes = 0.0  # of late, on average
 
     # --- beginning --------------------------------------------------------------------------
 
@@ -84,7 +95,7 @@ class CurrentSegment:
         """
         capacity = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + bytes_to_come
         capacity += max(0, min(self._segment_bytes, _ROOM_BYTES))
-        name, fd = self._pool.make(capacity)
+        name, fd = self._files.make()
         self._write_start(fd, wf.SegmentHeader(self.wal_id, no, self.next_batch, 0, capacity))
         return name
 
@@ -112,6 +123,9 @@ class CurrentSegment:
         self._disk.writev(self.fd, buffers, position)
         self.next_batch += 1
         self.position = position + wf.padded(size)
+        self._batch_bytes += BATCH_WEIGHT * (size - self._batch_bytes)
+        if end + rest > self._prepared_to and not self._is_bulky():
+            self._zero_ahead(end + rest)
 
     def sync(self) -> None:
         """Make every batch that was put durable."""
@@ -124,7 +138,7 @@ class CurrentSegment:
         self.sync()  # the new header will say that all of the old segment is durable
         self._disk.crash_point("WAL_SEGMENT_FULL")
         wanted = wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + wf.padded(size)
-        self._begin_next(max(self._segment_bytes, wanted), needed=wanted)
+        self._begin_next(max(self._segment_bytes, wanted))
 
     def close(self) -> None:
         """Close the manifest; nothing is written any more. `PinnedSegments` closes the segments."""
@@ -133,19 +147,48 @@ class CurrentSegment:
 
     # --- the next one -----------------------------------------------------------------------
 
-    def _begin_next(self, capacity: int, *, needed: int = 0) -> None:
-        """Take a pooled file, or make one of `capacity` bytes, and name it as the next segment."""
-        room = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size()
-        name, fd, capacity = self._pool.take(capacity, needed=needed, needed_anew=max(needed, room))
-        header = wf.SegmentHeader(
-            self.wal_id, self.no + 1, self.next_batch, self.position if self.no else 0, capacity
-        )
+    def _begin_next(self, capacity: int) -> None:
+        """Make a file for `capacity` bytes, or for the checkpoint, and name it as the next
+        segment."""
+        capacity = max(capacity, 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size())
+        name, fd = self._files.make()
+        prev_end = self.position if self.no else 0
+        header = wf.SegmentHeader(self.wal_id, self.no + 1, self.next_batch, prev_end, capacity)
         self._write_start(fd, header)
         self.sync()
         self.name_it(name)
 
+    def _is_bulky(self) -> bool:
+        """True while so much is appended that the disk should not write zeros besides."""
+        return self._batch_bytes >= BULKY_BATCH_BYTES
+
+    def _reserve(self, fd: int, capacity: int) -> int:
+        """Return how far a new file is reserved: whole under a bulky load, if there is room."""
+        if self._is_bulky():
+            try:
+                self._disk.reserve(fd, capacity)
+            except OSError:
+                self._disk.truncate(fd, 0)  # there may be room for what comes next
+            else:
+                return capacity
+        return 0
+
+    def _zero_ahead(self, start: int) -> None:
+        """Write the zeros of one step, from `start` on; they are synced with the batch before."""
+        size = min(ZERO_STEP_BYTES, self.capacity - start)
+        if size <= 0:
+            return
+        try:
+            self._disk.preallocate(self.fd, offset=start, size=size)
+        except OSError as err:
+            if err.errno not in _NO_ROOM:
+                raise
+            return  # there may be room for the next batch; else its own write fails
+        self._prepared_to = start + size
+
     def _write_start(self, fd: int, header: wf.SegmentHeader) -> None:
         """Write a segment's header and checkpoint batch, and continue behind them. Not synced."""
+        self._prepared_to = self._reserve(fd, header.capacity)
         self._disk.pwrite(fd, wf.encode_segment_header(header), 0)
         self.no, self.fd, self.capacity = header.segment_no, fd, header.capacity
         self.position = wf.SEGMENT_HEADER_BYTES

@@ -33,7 +33,7 @@ IS_UNCERTAIN = 1  # flag of a hard state: this member may have forgotten somethi
 _LAG_MAX = 0xFFFF  # of a hint: what lags by more is not said
 
 SUFFIX = ".wal"  # of a segment's file; `0000000000000007.wal`
-SPARE_PREFIX = "spare-"  # of a file for a segment to come
+SPARE_PREFIX = "spare-"  # of a file that is no segment yet, or none any more
 ASIDE_PREFIX = "damaged-"  # of a directory that holds a damaged log's files
 _NUMBER_END = 1 << 62  # no log gets there; a file that claims it is none of ours
 _SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.wal")
@@ -375,7 +375,7 @@ def segment_number(name: str) -> int | None:
 
 
 def is_spare_name(name: str) -> bool:
-    """Return True for the name of a file for a segment to come."""
+    """Return True for the name of a file that is no segment yet, or none any more."""
     return _SPARE_NAME.fullmatch(name) is not None
 
 

@@ -38,7 +38,7 @@ class Recovered(NamedTuple):
 
     wal_id: int  # 0: there was no log
     segments: list[Segment]
-    spares: list[str]  # names of prepared files
+    spares: list[str]  # names of files that are no segments
     next_batch: int
     groups: dict[Uid, GroupLog]
     dropped_bytes: int  # torn off the end; for the log line

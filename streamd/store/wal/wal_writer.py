@@ -18,7 +18,7 @@ from streamd.store.disk import Thread, disk_error
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
 from streamd.store.wal.segment import CurrentSegment
-from streamd.store.wal.segment_pool import SegmentPool
+from streamd.store.wal.segment_files import SegmentFiles
 from streamd.store.wal.wal_format import Hints, Lazy, WalWrite, segment_name
 from streamd.types import Buffer, HardState, Index, Uid
 
@@ -65,7 +65,7 @@ class Writer:
         thread: Thread,
         directory: str,
         segment: CurrentSegment,
-        pool: SegmentPool,
+        files: SegmentFiles,
         checkpoint: Checkpoint,
         *,
         sync_s: float,
@@ -87,7 +87,7 @@ class Writer:
         self._is_scheduled = False
         # Of the thread that writes: the log thread, or the loop while that has nothing to do.
         self._segment = segment
-        self._pool = pool
+        self._files = files
         self._checkpoint = checkpoint
         self._is_sync_due = False
         self._is_witness_due = False
@@ -111,7 +111,7 @@ class Writer:
         self._schedule_if_due()
 
     def free(self, no: int, *, fd: int) -> None:
-        """Recycle segment `no`, which nothing reads any more."""
+        """Remove segment `no`, which nothing reads any more."""
         self._thread.submit(lambda: self._free(no, fd=fd), None)
 
     # --- on the log thread, or on the loop instead ---------------------------------------------
@@ -200,7 +200,6 @@ class Writer:
         batch.batch_no = segment.next_batch - 1
         batch.segment_no, batch.fd = segment.no, segment.fd
         batch.buffers, batch.heads, batch.taken = [], [], []  # the loop needs none of them
-        self._pool.note_batch(size, is_next_near=segment.position * 16 > segment.capacity)
         return batch
 
     def _sync_later(self) -> None:
@@ -265,7 +264,7 @@ class Writer:
         try:
             if segment.durable_batch != segment.next_batch - 1:
                 segment.sync()  # the records that released it (I11)
-            self._pool.recycle(no, fd=fd)
+            self._files.remove(no, fd=fd)
         except OSError as err:
             path = os.path.join(self._directory, segment_name(no))
             self._report("freeing a log segment", err, path)

@@ -10,7 +10,7 @@ segments are read from until no group needs an entry in them, then freed, always
                                              | full: rotate
     files    [0..5.wal] [0..6.wal] [0..7.wal: header | checkpoint | batch | batch | ...zeros]
               oldest,    pinned     current; `manifest` names it
-              freed when nothing pins it --> spare-9, one of the pool
+              freed when nothing pins it --> spare-9, until it is removed
 
 A segment begins with a *checkpoint*: hard state, release and tip of every group. So freeing the
 oldest segment loses no vote, and a segment that vanished is noticed by the tips that came after it.
@@ -20,7 +20,7 @@ Parts, each the only owner of its state:
     `Writer`, `Batch`             appends to batches, pace, sync, failure  event loop and writer
     `CurrentSegment`              position, batch number, durability       writer
     `Checkpoint`                  state of every group as written          writer
-    `SegmentPool`                 files for segments to come               writer, helper thread
+    `SegmentFiles`                files before and after they are segments writer, helper thread
     `CurrentFile`                 the file `manifest`                      writer
 "Writer" is one thread at a time: the loop after the last turn of its round, or the log thread.
 `recover`, `Damage` and the functions of `wal_repair` run before the first append; `check` runs
@@ -52,7 +52,7 @@ from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
 from streamd.store.wal.entry_index import GroupLog, PinnedSegments
 from streamd.store.wal.segment import CurrentSegment
-from streamd.store.wal.segment_pool import SegmentPool
+from streamd.store.wal.segment_files import SegmentFiles
 from streamd.store.wal.wal_format import Hints, Lazy, WalWrite
 from streamd.store.wal.wal_recovery import NOTHING, Expected, Recovered, check, recover
 from streamd.store.wal.wal_repair import carry_over, set_aside
@@ -105,11 +105,11 @@ class Wal:
         self._completed_batch = recovered.next_batch - 1  # the last that was reported to the loop
         # Once the log is open the loop calls the writer alone; the others are the writer's.
         self._checkpoint = Checkpoint(recovered.groups)
-        self._pool = SegmentPool(disk, directory, helper or thread, segment_bytes=segment_bytes)
+        self._files = SegmentFiles(disk, directory, helper or thread)
         self._segment = CurrentSegment(
             disk,
             directory,
-            self._pool,
+            self._files,
             self._checkpoint,
             segment_bytes=segment_bytes,
             next_batch=recovered.next_batch,
@@ -118,7 +118,7 @@ class Wal:
             thread,
             directory,
             self._segment,
-            self._pool,
+            self._files,
             self._checkpoint,
             sync_s=0.0 if sync == "always" else float(sync),
             complete=self._complete,
@@ -166,7 +166,7 @@ class Wal:
                 on_error=on_error,
                 helper=helper,
             )
-            wal._pool.adopt(recovered.spares)
+            wal._files.remove_leftovers(recovered.spares)
             wal._segment.adopt(recovered.wal_id, recovered.manifest)
             if recovered.may_have_lost_groups:
                 on_groups_lost()
@@ -399,7 +399,6 @@ class Wal:
         if self._writer.close():
             self._segments.close(self._segment.fd)
             self._segment.close()
-            self._pool.close()
 
     def _tell(self, err: Exception) -> None:
         if not self._is_error_told:

@@ -1,4 +1,4 @@
-"""Which files the log writes to: zeroed, only reserved, used again, or removed."""
+"""Files that the log writes to: zeroed ahead in steps, only reserved, and removed when free."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import errno
 
 import pytest
 
-from streamd.store.wal import segment_pool
+from streamd.store.wal import segment, segment_files
 from streamd.store.wal.entry_index import SEGMENTS_UNHURRIED
-from streamd.store.wal.segment_pool import SPARES_MAX
 from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry
 from tests.sim.disk import SimDisk, SimThread
@@ -16,12 +15,16 @@ from tests.sim.disk import SimDisk, SimThread
 GROUP = 5
 SEGMENT_BYTES = 1024 * 1024
 BULKY_BATCH_BYTES = 64 * 1024  # here
+ZERO_STEP_BYTES = 16 * 1024  # here
+REMOVE_STEP_BYTES = 256 * 1024  # here
 BULKY = bytes(2 * BULKY_BATCH_BYTES)
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_pool, "BULKY_BATCH_BYTES", BULKY_BATCH_BYTES)
+    monkeypatch.setattr(segment, "BULKY_BATCH_BYTES", BULKY_BATCH_BYTES)
+    monkeypatch.setattr(segment, "ZERO_STEP_BYTES", ZERO_STEP_BYTES)
+    monkeypatch.setattr(segment_files, "REMOVE_STEP_BYTES", REMOVE_STEP_BYTES)
 
 
 class CountingDisk(SimDisk):
@@ -32,8 +35,11 @@ class CountingDisk(SimDisk):
         self.zeroed: list[int] = []
         self.reserved: list[int] = []
         self.is_reserving_refused = False
+        self.zeroing_error = 0
 
     def preallocate(self, fd: int, *, offset: int, size: int) -> None:
+        if self.zeroing_error:
+            raise OSError(self.zeroing_error, "as the test wants it")
         self.zeroed.append(size)
         super().preallocate(fd, offset=offset, size=size)
 
@@ -97,18 +103,47 @@ def test_a_full_segment_under_a_bulky_load_is_followed_by_a_reserved_one() -> No
     assert [entry.index for entry in entries] == list(range(1, bed.index + 1))
 
 
-def test_a_spare_is_written_with_zeros_once_batches_are_small_again() -> None:
+def test_zeros_are_written_ahead_in_small_steps() -> None:
+    """Each only once the position is beyond the last; so is the file no longer than it must be."""
+    bed = Bed()
+    path = "/wal/0000000000000001.wal"
+    for _ in range(100):
+        bed.append(b"x" * 1000)
+        size = len(bed.disk.contents(path))
+        assert 0 <= size - bed.wal._segment.position <= ZERO_STEP_BYTES + 4096
+    assert set(bed.disk.zeroed) == {ZERO_STEP_BYTES}
+    assert len(bed.disk.zeroed) < 100 * 4096 // ZERO_STEP_BYTES
+    assert bed.disk.reserved == []
+
+
+def test_zeros_are_written_again_once_batches_are_small_again() -> None:
     bed = Bed()
     bed.append(BULKY, 100)
-    bed.helper.run()
-    zeroed = sum(bed.disk.zeroed)
-    while sum(bed.disk.zeroed) < zeroed + SEGMENT_BYTES:
+    zeroed, reserved = sum(bed.disk.zeroed), len(bed.disk.reserved)
+    while sum(bed.disk.zeroed) < zeroed + SEGMENT_BYTES // 2:
         bed.append(b"x" * 1000)
-        bed.helper.run()
-        assert bed.index < 1000
-    reserved = len(bed.disk.reserved)
-    bed.append(b"x" * 1000, 2 * SEGMENT_BYTES // 4096)
+        assert bed.index < 2000
     assert len(bed.disk.reserved) == reserved
+
+
+def test_a_disk_without_room_for_zeros_takes_what_it_has_room_for() -> None:
+    bed = Bed()
+    bed.disk.zeroing_error = errno.ENOSPC
+    bed.append(b"x" * 1000, 1500)
+    assert bed.errors == [] and len(bed.names("0")) > 2
+    bed.start()
+    entries = bed.wal.read(GROUP, 1, bed.index + 1, 1 << 30)
+    assert [entry.index for entry in entries] == list(range(1, bed.index + 1))
+
+
+def test_a_disk_that_fails_when_zeros_are_written_stops_the_log() -> None:
+    """Any other error of a write is final (I10)."""
+    bed = Bed()
+    bed.append(b"x")
+    bed.disk.zeroing_error = errno.EIO
+    bed.append(b"x" * 1000, 2 * ZERO_STEP_BYTES // 1000)
+    assert len(bed.errors) == 1
+    assert "writing the log" in str(bed.errors[0])
 
 
 def test_a_disk_without_room_for_a_whole_segment_gets_a_small_one() -> None:
@@ -122,6 +157,7 @@ def test_a_disk_without_room_for_a_whole_segment_gets_a_small_one() -> None:
 
 
 def test_segments_that_are_free_are_removed_by_the_helper_and_the_log_goes_on_meanwhile() -> None:
+    """In steps: what frees many bytes at once holds up the syncs of others."""
     bed = Bed()
     bed.append(BULKY, 60)
     in_use = len(bed.names("0"))
@@ -129,8 +165,12 @@ def test_segments_that_are_free_are_removed_by_the_helper_and_the_log_goes_on_me
     bed.append(b"x")
     assert len(bed.names("0")) == 1
     assert len(bed.names("spare")) == in_use - 1  # none is gone, and the log has done its part
-    bed.helper.run()
-    assert len(bed.names("spare")) <= SPARES_MAX + 1  # and the one begun before the load came
+    steps = 0
+    while bed.helper.step():
+        bed.helper.complete()
+        steps += 1
+    assert bed.names("spare") == []
+    assert steps >= (in_use - 2) * SEGMENT_BYTES // REMOVE_STEP_BYTES
     assert bed.errors == []
 
 
@@ -139,14 +179,27 @@ def test_a_segment_that_was_not_removed_yet_is_removed_at_the_next_start() -> No
     bed.append(BULKY, 60)
     bed.release()
     bed.append(b"x")
-    assert len(bed.names("spare")) > SPARES_MAX
+    left = bed.names("spare")
+    assert left
+    bed.helper.step()  # of one of them only a part is left
     bed.start()
-    assert len(bed.names("spare")) <= SPARES_MAX
-    numbers = {int(name.removeprefix("spare-")) for name in bed.names("spare")}
+    assert bed.names("spare") == []
     bed.append(BULKY, 60)
     bed.release()
     bed.append(b"x")
-    assert not numbers & {int(name.removeprefix("spare-")) for name in bed.names("spare")}
+    assert bed.names("spare") and not set(left) & set(bed.names("spare"))
+
+
+def test_files_that_an_earlier_build_kept_for_reuse_are_removed_at_a_start() -> None:
+    bed = Bed()
+    for number in (1, 7):
+        fd = bed.disk.open(f"/wal/spare-{number}", create=True)
+        bed.disk.preallocate(fd, offset=0, size=SEGMENT_BYTES)
+        bed.disk.close(fd)
+    bed.append(b"x")
+    bed.start()
+    assert bed.names("spare") == []
+    assert [entry.index for entry in bed.wal.read(GROUP, 1, 2, 1)] == [1]
 
 
 def test_each_segment_more_than_usual_is_told() -> None:
@@ -161,17 +214,17 @@ def test_each_segment_more_than_usual_is_told() -> None:
     assert len(told) == 4
 
 
-def test_a_spare_that_can_not_even_be_removed_is_not_the_last() -> None:
-    """Some file systems need room to remove a file. Nobody made another one until the next start:
-    each segment was a small one then, made while appends waited."""
+def test_a_file_that_can_not_be_removed_waits_for_the_next_start() -> None:
+    """Some file systems need room to remove a file. The log needs it no more, and goes on."""
     bed = Bed()
-    bed.disk.fail("fdatasync", errno.ENOSPC, under="/wal/spare-2")
-    bed.disk.fail("unlink", errno.ENOSPC, under="/wal/spare-2")
-    bed.append(b"x" * 1000, 60)
+    bed.append(BULKY, 60)
+    bed.disk.fail("unlink", errno.ENOSPC, under="/wal/spare-")
+    bed.release()
+    bed.append(b"x")
     bed.helper.run()
     assert not bed.disk.will_fail("unlink")
-    zeroed = sum(bed.disk.zeroed)
-    bed.append(b"x" * 1000, 60)
-    bed.helper.run()
-    assert sum(bed.disk.zeroed) - zeroed >= SEGMENT_BYTES
+    assert len(bed.names("spare")) == 1
+    bed.append(b"x")
     assert bed.errors == []
+    bed.start()
+    assert bed.names("spare") == []
