@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class ClockWatch:
-    """Notices that somebody set the wall clock: the monotonic one did not go with it."""
+    """Notices that the wall clock was set: the monotonic clock did not go with it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -57,7 +57,7 @@ class NodeLife:
         self.is_running = False  # from when the log is open until the last file is closed
         self.is_stopping = False  # from when the node was told to stop
         self.is_removed = False  # this server was removed from the cluster for good
-        # Ends a node that can't go on: whoever runs it stops it.
+        # Ends a node that can't go on: its process stops it.
         self.give_up: Callable[[BaseException], None] = lambda err: None
 
 

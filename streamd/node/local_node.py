@@ -215,7 +215,7 @@ class LocalNode:
             try:
                 trash.take_orphans(known)
                 trash.empty_all()
-            except OSError as err:  # told, or whoever waits for this start waits for ever
+            except OSError as err:  # told, or the caller of this start waits for ever
                 done(disk_error("looking for what is left", parts.context.root, err))
             else:
                 done(None)
@@ -464,7 +464,7 @@ class LocalNode:
     # --- membership -------------------------------------------------------------------------
 
     def _on_leader_news(self, uid: Uid) -> None:
-        """Follow another node's word on who leads a group."""
+        """Follow another node's word on the leader of a group."""
         if uid == META_UID:
             self._check_members()
         else:
@@ -530,6 +530,6 @@ class LocalNode:
         self.hooks.on_store_gone()
 
     def _give_up(self, err: BaseException) -> None:
-        """Tell whoever runs this node that it can't go on."""
+        """Tell the process of this node that it can't go on."""
         if not self.parts.integrity.store_watch.is_gone():  # else that is why, and known by now
             self._on_fatal(err)

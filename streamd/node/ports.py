@@ -38,7 +38,7 @@ class Peers(Protocol):
         """Ask a node; `done` gets its answer or a JsError, exactly once, and never at once."""
 
     def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
-        """Tell a node something; nobody answers."""
+        """Tell a node something; no answer comes."""
 
     def is_up(self, node_id: NodeId) -> bool:
         """True while there is a link."""
@@ -99,7 +99,7 @@ class DeliverSink(Protocol):
         """Send a header-only message (a `NATS/1.0 408 ...` block) on the inbox itself."""
 
     def is_open(self) -> bool:
-        """False once nobody would receive what is sent; re-checked before each batch."""
+        """False once no subscriber would receive what is sent; re-checked before each batch."""
 
     def is_congested(self) -> bool:
         """True while the receiver's connection has more than its share buffered; the planner
@@ -117,7 +117,7 @@ class Wires(Protocol):
         """Publish from the server itself (advisories, API replies, republish)."""
 
     def has_interest(self, subject: bytes) -> bool:
-        """True if anybody would receive a message on `subject`."""
+        """True if a subscriber would receive a message on `subject`."""
 
     def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
         """Call `on_change(has_interest)` whenever the first subscription to just `subject` (of the
@@ -148,7 +148,7 @@ class StreamHandle(Protocol):
 
     @property
     def is_expected(self) -> bool:
-        """True if somebody leads the stream, or will in a moment."""
+        """True if the stream has a leader, or will in a moment."""
 
     @property
     def config(self) -> StreamConfig: ...
@@ -157,7 +157,7 @@ class StreamHandle(Protocol):
         """True if a publish on `subject` belongs in this stream."""
 
     def takes_acks(self, name: str) -> bool:
-        """False if surely nobody listens for acks: there is no such consumer, or it wants none."""
+        """False if surely no cursor takes acks: there is no such consumer, or it wants none."""
 
     @property
     def machine(self) -> StreamMachine:
@@ -217,7 +217,7 @@ class ConsumerView(Protocol):
 
     @property
     def pinned_id(self) -> str:
-        """Id of the client that has a pinned consumer for itself; empty: nobody."""
+        """Id of the client that has a pinned consumer for itself; empty: none."""
 
     @property
     def pinned_ns(self) -> int: ...
@@ -328,14 +328,14 @@ class NodeHandle(Protocol):
 
     @property
     def meta_leader(self) -> NodeId:
-        """The node that leads the meta group, as far as is known here; empty: nobody."""
+        """The node that leads the meta group, as far as is known here; empty: none."""
 
     @property
     def is_meta_leader(self) -> bool:
         """True if this node leads the meta group and has applied all before its term."""
 
     def leader_of(self, uid: Uid) -> NodeId:
-        """The node that leads a stream, as far as is known here; empty: nobody."""
+        """The node that leads a stream, as far as is known here; empty: none."""
 
     def removal_obstacle(self, name: NodeId) -> str:
         """A stream that may need the server `name`, which is away, for a majority; empty: none."""

@@ -13,7 +13,7 @@ Parts. Each owns its state, and is given the parts that it uses; none knows the 
 
     RaftCore     the inputs; which role this member has, and every change of it
     Standing     term, vote, known leader          Clock     time, deadline, links that are up
-    Election     when to stand, whom to ask        Recovery  what this member may have forgotten
+    Election     when to stand, members to ask     Recovery  what this member may have forgotten
     Follower     answers to a leader               RaftLog   entries: memory, or read from the shell
     Leader       proposals, commits, transfer      Outbox    messages, held promises, news
       Replication (a Progress a peer), ReadIndex, Readmission, Quiescence, Transfer
@@ -152,7 +152,7 @@ class RaftCore:
     )
 
     def __init__(self, start: MemberStart) -> None:
-        """Take the first role: a member that has nobody else to wait for leads at once.
+        """Take the first role: a member that waits for no other leads at once.
 
         Reads the durable log once, and raises CorruptionError if it does not fit together.
         """
@@ -412,7 +412,7 @@ class RaftCore:
         leader.arm()
 
     def transfer_target(self, preferred: NodeId = "") -> NodeId:
-        """Return to whom leadership could go: `preferred` if it is fit for it; "" if nobody is."""
+        """Return the voter that leadership could go to: `preferred` if it is fit; "" if none is."""
         leader = self._leader
         return leader.transfer.best_target(preferred, leader.is_live) if leader is not None else ""
 
@@ -462,7 +462,7 @@ class RaftCore:
             self._leader.tick(now_ms)
             return
         if self._election.everybody:
-            self._become_follower(self.term, None)  # not everybody has answered in time
+            self._become_follower(self.term, None)  # not every member has answered in time
         self._election.arm()
         self._campaign()
 
@@ -526,7 +526,7 @@ class RaftCore:
                     leader.settle_reads()
             return
         if self._recovery.is_incomplete:
-            log.forget(log.stable)  # nobody applies them for now; a reader has them
+            log.forget(log.stable)  # no apply needs them for now; a reader has them
             return
         log.emit_to = min(log.commit, log.stable)
         if leader is not None:
@@ -706,7 +706,7 @@ class RaftCore:
         election.arm()
 
     def _step_down(self) -> None:
-        """Lead no more, in a term that nobody else leads."""
+        """Lead no more, in a term without another leader."""
         self._become_follower(self._standing.term, None)
 
     def _end_leadership(self) -> None:
@@ -814,7 +814,7 @@ class RaftCore:
         recovery.is_uncertain = recovery.is_certified = False
         recovery.certified_index = index
         self._note_sole()
-        self._outbox.role_changed = True  # it counts from now on: whoever runs it wants to know
+        self._outbox.role_changed = True  # it counts from now on: the shell is told
         self._election.arm()
         if standing.leader_id is not None:
             reply = recovery.append_reply(standing.term, True, index)

@@ -235,7 +235,7 @@ class Candidate:
 
 
 class Election:
-    """When one member stands for election, whom it asks, and to whom it gives its vote.
+    """Elections as one member takes part: when it stands, which members it asks, its vote.
 
     Owns the patience of a member that hears no leader. Does not change its role: the core does.
     """
@@ -276,10 +276,10 @@ class Election:
     # --- questions ------------------------------------------------------------------------------
 
     def hears_leader(self) -> bool:
-        """Return True while a leader may be alive: nobody is helped to depose it."""
+        """Return True while a leader may be alive: no candidate is helped to depose it."""
         standing, clock = self._standing, self._clock
         if standing.is_leader:
-            return True  # check-quorum makes us step down when nobody follows us any more
+            return True  # check-quorum makes us step down when no quorum follows us any more
         if standing.leader_id is None:
             return False
         return clock.is_quiescent or clock.now_ms < clock.heard_ms + clock.election_ms
@@ -301,7 +301,7 @@ class Election:
         return any(members.is_voter(node_id) for members in log.open_memberships())
 
     def needs_nobody(self) -> bool:
-        """Return True if nobody else has a say in this election."""
+        """Return True if no other member has a say in this election."""
         return self._standing.is_sole and self.everybody <= {self._standing.node_id}
 
     # --- patience -------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class Election:
     # --- votes ----------------------------------------------------------------------------------
 
     def ask_for_votes(self, vote: Vote, *others: NodeId) -> None:
-        """Send `vote` to all voters, to everybody who must agree, and to `others`."""
+        """Send `vote` to all voters, to all members that must agree, and to `others`."""
         outbox = self._outbox
         channel = outbox.send_now if vote.is_pre else outbox.held
         members = self._log.membership
@@ -371,7 +371,7 @@ class Election:
         log, standing = self._log, self._standing
         standing.leader_id = None
         self._outbox.role_changed = True
-        # Whom the members were may have been lost with the state.
+        # The list of members may have been lost with the state.
         vote = Vote(standing.term + 1, True, log.last_index, log.last_term)
         self.ask_for_votes(vote, *self._recovery.named)
 

@@ -161,7 +161,7 @@ class Leader:
         self.transfer = Transfer(replication, outbox.send_now)
         self.quiescence = Quiescence(replication, self.reads, self.transfer)
         self._readmission = Readmission(replication)
-        self.is_elected_by_all = False  # everybody granted: see `stands_in`
+        self.is_elected_by_all = False  # every member granted: see `stands_in`
         self.is_ready = False  # the no-op of this term was given out as committed
         self.uncommitted_bytes = 0
         self._commit_seen: Index = 0  # the commit index an election timeout ago or longer
@@ -169,7 +169,7 @@ class Leader:
         self.quorum_at_ms = clock.now_ms + clock.election_ms
 
     def begin(self, *, uncertain: set[NodeId], at_once: set[NodeId], opening: bytes) -> None:
-        """Append the entry that commits what earlier terms left, and say who leads."""
+        """Append the entry that commits entries of earlier terms, and announce the leader."""
         if uncertain:
             self._readmission.begin(uncertain, at_once)
         self.append(opening, None, None)
@@ -502,7 +502,7 @@ class Leader:
             and peer.state == REPLICATE
             and not (peer.needs_snapshot or peer.is_uncertain)
             and self.is_live(node_id, peer)
-            # A frozen process keeps its link for a while. At rest nobody gives a sign of life.
+            # A frozen process keeps its link for a while. At rest no member gives a sign of life.
             and (clock.is_quiescent or peer.heard_ms >= clock.now_ms - 2 * clock.heartbeat_ms)
         )
 

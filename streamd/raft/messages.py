@@ -31,7 +31,7 @@ class VoteReply:
     term: Term
     is_pre: bool
     is_granted: bool
-    is_uncertain: bool = False  # see `recovering`: such a grant counts only if everybody grants
+    is_uncertain: bool = False  # see `recovering`: such a grant counts only if every member grants
 
 
 @dataclass(slots=True)

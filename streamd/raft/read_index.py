@@ -74,8 +74,8 @@ class ReadIndex:
             return []
         members = replication.log.membership
         if members.voters == (replication.node_id,) and not members.voters_out:
-            # Nobody else could lead: the majority that must agree is this member. Learners have no
-            # say, and may all be away.
+            # No other member could lead: the majority that must agree is this member. Learners
+            # have no say, and may all be away.
             replication.is_round_due = False
             self._confirmed_round = replication.round_no + 1
         confirmed = []

@@ -19,7 +19,7 @@ Outgoing: TypeAlias = tuple[NodeId, Message]
 
 
 class NotLeader(StreamdError):
-    """Only the leader takes proposals; `leader_hint` is who that is, if known."""
+    """Only the leader takes proposals; `leader_hint` is its name, if known."""
 
     def __init__(self, leader_hint: NodeId | None) -> None:
         super().__init__(f"not the leader (leader: {leader_hint or 'unknown'})")

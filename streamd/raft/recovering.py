@@ -18,7 +18,7 @@ A leader ends this with `Certify(term, index)`, once the member holds the leader
  i. at once, if the election of this very term was unanimous and the candidate knew of the
     uncertainty before it asked for votes (from the pre-vote). All voters then granted this term
     after the member forgot, so none of them was in a later term at that time: no forgotten vote
-    can still elect anybody there. With few voters this is the only way.
+    can still elect a leader there. With few voters this is the only way.
  ii. else, when an entry appended after the leader heard of it is committed by certain members
     alone. Had the member voted for a candidate of a later term before it forgot, that candidate
     needs one more of this majority; who voted for it before acking the entry was in the later
@@ -97,7 +97,7 @@ class Recovery:
         self.may_have_voted = is_uncertain
         self.certified_index: Index = 0  # no later entry was forgotten; 0: not readmitted yet
         self.is_certified = False  # a write says that the member is certain; not yet reported
-        self.has_told = False  # anybody what its log holds, since it was made
+        self.has_told = False  # a leader what its log holds, since it was made
         self.forgetful: set[NodeId] = set()  # voters that elected it, if no majority remembers
 
     @property

@@ -181,7 +181,7 @@ class Replication:
 
     def _match_of(self, node_id: NodeId) -> Index:
         if node_id == self.node_id:
-            return self.log.stable  # our own fsync counts like everybody's: when it is done
+            return self.log.stable  # our own fsync counts like that of any member: when it is done
         peer = self.peers.get(node_id)
         return peer.match if peer is not None and not peer.is_uncertain else 0
 

@@ -113,7 +113,7 @@ class SnapshotServer:
         uid, min_index, suspects = args
         group = self._find(uid)
         if group is None or min_index > group.last_index:
-            # The log is behind, or has begun anew: nobody knows when it gets there.
+            # The log is behind, or has begun anew: when it gets there is unknown.
             answer(errors.CLUSTER_NOT_AVAIL())
             return
         if suspects and uid in self._facts:
@@ -224,7 +224,7 @@ class SnapshotServer:
         self._check_next(uid, request, facts, [])
 
     def _wait(self, uid: Uid, request: _Request) -> None:
-        """Go on when there is a snapshot that one of those who ask can use."""
+        """Go on when there is a snapshot that one of the asking members can use."""
         group = self._find(uid)
         if group is None:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())

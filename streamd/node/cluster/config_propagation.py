@@ -24,7 +24,7 @@ from streamd.types import NodeId, Uid
 
 
 class ConfigPropagation:
-    """Configs of the streams that this node leads, and of those that somebody here waits for."""
+    """Configs of the streams that this node leads, and of those that a caller here waits for."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ConfigPropagation:
         self.wait(uid, meta_index, answer, limits.CONFIGURED_MS)
 
     def resolve(self, uid: Uid, error: errors.JsError | None = None) -> None:
-        """Answer those who wait for a config, if this node or the leader elsewhere has it."""
+        """Answer callers that wait for a config, if this node or the leader elsewhere has it."""
         waiters = self._waiters.get(uid)
         if not waiters:
             return
@@ -112,13 +112,13 @@ class ConfigPropagation:
             self._peers.call(leader, "configured", [uid, meta_index], done, limits.CONFIGURED_MS)
 
     def _keep(self, uid: Uid, waiters: list[tuple[int, Done]]) -> None:
-        """Go on with `waiters`; nothing is kept of a stream that nobody waits for."""
+        """Go on with `waiters`; nothing is kept of a stream without any."""
         if waiters:
             self._waiters[uid] = waiters
         else:
             self._waiters.pop(uid, None)
 
     def fail(self, uid: Uid, error: errors.JsError) -> None:
-        """Tell all who wait for a stream that can't be served here."""
+        """Refuse all callers that wait for a stream that can't be served here."""
         for _, done in self._waiters.pop(uid, []):
             done(error)

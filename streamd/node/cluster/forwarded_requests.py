@@ -91,6 +91,6 @@ class ForwardedRequests:
             replica.flow_reply(consumer, subject, *headers)
 
     def _answer_no_responders(self, reply: bytes, subject: bytes) -> None:
-        """Answer as a server does for a request on a subject that nobody listens to."""
+        """Answer as a server does for a request on a subject without subscribers."""
         headers = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
         self._wires.publish(reply, b"", headers, b"")

@@ -51,7 +51,7 @@ class LeaderNews:
         self._announced.add(uid)
 
     def forget(self, uid: Uid) -> None:
-        """Remove a stream that is deleted: nobody asks who leads it."""
+        """Remove a deleted stream: its leader is asked for no more."""
         self._told.pop(uid, None)
         self._leaders.forget(uid)
 

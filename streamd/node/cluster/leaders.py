@@ -26,7 +26,7 @@ class Leaders:
         self._watchers: list[Callable[[], None]] = []
 
     def leader_of(self, uid: Uid) -> NodeId:
-        """Return the node that leads a group; empty: nobody, as far as is known here."""
+        """Return the node that leads a group; empty: none, as far as is known here."""
         if not self._is_clustered:
             return self._name
         known = self._known.get(uid)
@@ -91,7 +91,7 @@ class Leaders:
         self._due[uid] = self._now_ms() + limits.PUBLISH_KEPT_MS
 
     def is_expected(self, uid: Uid) -> bool:
-        """True if somebody leads the group, or will soon: it is new, or the last is just gone."""
+        """True if the group has a leader, or will soon: it is new, or its leader has just gone."""
         return uid in self._known or self._due.get(uid, 0) > self._now_ms()
 
     def has_expected(self) -> bool:

@@ -1,4 +1,4 @@
-"""`Peering`: links to the other nodes: who may have one, what is said first, and who is told of it.
+"""`Peering`: links to the other nodes: which are accepted, first words, parts that hear of it.
 
 A link that comes up is judged by three parts in turn: is it the same cluster (identity/bootstrap),
 was either side removed (server_removal), is either side's data an older copy (incarnations). Then

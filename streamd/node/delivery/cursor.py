@@ -20,7 +20,7 @@ when it leads no more, when the consumer is deleted, or when the server stops. B
 *idle* (no target takes messages, or nothing is left), *held* (`Hold`: a rate limit, a congested
 client, original replay speed, a pause) or *sending* (`plan` returned True).
 
-Of a message: *new* (not sent) -> *pending* (sent, acked by nobody) -> *acking* (its ack is
+Of a message: *new* (not sent) -> *pending* (sent, not acked) -> *acking* (its ack is
 proposed) -> gone from the consumer once the ack is applied. A pending one whose ack is late, or
 that was refused (-NAK), is *due*, and sent again before anything new; after max_deliver times it
 is given up (DEAD) instead.
@@ -276,7 +276,7 @@ class Cursor:
             return False
         self.requests.flush()
         is_more = False
-        # Also if nobody waits any more: a time that is over would wake the cursor for ever.
+        # Also without a waiting pull: a time that is over would wake the cursor for ever.
         self._hold.until_ms = 0
         targets, consumer = self._targets, self.consumer
         if targets.has_takers():
@@ -327,7 +327,7 @@ class Cursor:
 
     def stop(self, status: bytes = b"") -> None:
         """End: waiting pulls get `status` (e.g. b"409 Leadership Change", b"409 Consumer Deleted",
-        b"409 Server Shutdown"; b"" tells nobody). Nothing is proposed any more."""
+        b"409 Server Shutdown"; b"" for none). Nothing is proposed any more."""
         if self._is_stopped:
             return
         self._is_stopped = True

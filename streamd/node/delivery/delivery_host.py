@@ -41,7 +41,7 @@ class DeliveryHost(Protocol):
         applied the group calls `cursor.on_applied(command, tag)` with the same two objects."""
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
-        """Return where `subject` leads now; None: nobody listens."""
+        """Return where `subject` leads now; None: it has no subscriber."""
 
     def advise(self, kind: str, fields: dict[str, Any]) -> None:
         """Publish an event as those of Effects.events, but the leader's own observation."""

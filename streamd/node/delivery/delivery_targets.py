@@ -32,7 +32,7 @@ class DeliveryTargets(Protocol):
     """Receivers of one consumer's messages, as the cursor and its sender see them."""
 
     def has_takers(self) -> bool:
-        """True if somebody may be there to take messages."""
+        """True if a client may be there to take messages."""
 
     def room(self, budget: int) -> int:
         """Return how many messages receivers take now, `budget` at most."""
@@ -80,7 +80,7 @@ class DeliveryTargets(Protocol):
         """True if some client listens now."""
 
     def end(self, status: bytes) -> None:
-        """Tell those who wait that the cursor ends, with `status` if there is one."""
+        """Tell waiting clients that the cursor ends, with `status` if there is one."""
 
 
 class PullTargets:

@@ -104,7 +104,7 @@ class PendingState:
         return max(0, consumer.num_pending - ahead)
 
     def is_pending(self, sseq: Seq) -> bool:
-        """True if `sseq` waits for an ack that nobody has sent, as far as is known here."""
+        """True if `sseq` waits for an ack that no client has sent, as far as is known here."""
         if sseq in self.acking:
             return False
         return sseq in self.consumer.pending or sseq > self.consumer.delivered_sseq

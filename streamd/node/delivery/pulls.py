@@ -1,6 +1,6 @@
 """Pull requests: what a client asks for, and the queue of those that wait to be served.
 
-Pulls are the leader's alone and live in memory: whoever leads next tells clients to ask again.
+Pulls are the leader's alone and live in memory: the next leader tells clients to ask again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PullOptions:
         self.batch = 1
         self.asked = 1  # the batch as the client wrote it, which statuses repeat
         self.bytes_max = 0  # 0: no limit
-        self.expires_ns = 0  # 0: waits as long as somebody listens
+        self.expires_ns = 0  # 0: waits as long as its reply subject has a subscriber
         self.heartbeat_ns = 0
         self.is_no_wait = False
         self.group = ""
@@ -315,7 +315,7 @@ class Waiting:
             self.queue = deque(each for each in self.queue if each.sink.is_open())
 
     def end_all(self, status: bytes) -> None:
-        """Tell all clients, and wait for nobody any more."""
+        """Tell all clients, and drop their requests."""
         queue, self.queue = self.queue, deque()
         self.next_event_ms = 0
         for request in queue:

@@ -1,6 +1,6 @@
 """When delivered messages must be delivered again: ack timers, -NAKs, and what is due now.
 
-The leader's view, rebuilt from the consumer's replicated state by whoever leads next. A timer
+The leader's view, rebuilt from the consumer's replicated state by the next leader. A timer
 covers a whole run of messages and is checked against the consumer's pending table when it expires,
 so an ack that arrives in time costs nothing here.
 """
@@ -87,8 +87,8 @@ class Redelivery:
         for sseq, (_, ts) in self._consumer.pending.items():
             newest = max(newest, ts)
             if sseq in naked:
-                # By the clock of who led before, which may be ahead of ours by any time: no longer
-                # than was asked for.
+                # By the clock of the leader before, which may be ahead of ours by any time: no
+                # longer than was asked for.
                 left_ns = naked[sseq] - max(now_ns, ts)
                 self.nak(sseq, now_ms + max(0, left_ns) // _MS)
                 continue

@@ -123,7 +123,7 @@ class Group(ABC):
 
     @abstractmethod
     def deliver(self) -> bool:
-        """Send what is stored now to those who want it; True if there is more to send at once."""
+        """Send what is stored now to consumers that want it; True if more can be sent at once."""
 
     @abstractmethod
     def _propose_collected(self) -> None:
@@ -165,7 +165,7 @@ class Group(ABC):
         if self._is_ready != raft.is_leader:
             self._poll_role(turn)
         if self._membership.poll(turn) and raft.log.is_sole:
-            self._checkpoints.clear_due()  # nobody is left to compare with
+            self._checkpoints.clear_due()  # no other replica is left to compare with
         if not raft.log.is_sole:
             if self._is_ready:
                 self._checkpoints.poll()
@@ -293,7 +293,7 @@ class Group(ABC):
         self.raft.peer_down(message.node_id)
 
     def _on_members(self, message: ChangeMembers) -> None:
-        """Change who belongs to the group; refusals are the caller's to see: it asks again."""
+        """Change the members of the group; refusals are the caller's to see: it asks again."""
         try:
             self.raft.propose_membership(message.voters, message.learners)
         except (NotLeader, ProposalRejected):
@@ -356,7 +356,7 @@ class Group(ABC):
     def emit_outcomes(
         self, outcomes: list[tuple[Any, Any]], ready_callbacks: list[Callable[[], object]]
     ) -> None:
-        """Tell those who proposed what became of it."""
+        """Tell each proposer the outcome of its command."""
         for done, result in outcomes:
             self.shell.call_soon(done, result)
         for callback in ready_callbacks:
@@ -406,7 +406,7 @@ class Group(ABC):
         self._handlers[Step] = self._ignored
 
     def release(self) -> None:
-        """Cut what leads from the group's parts back to it: nobody needs it any more."""
+        """Cut references of the group's parts back to it: they are needed no more."""
         self._handlers = {}
         self.shell.release()
 

@@ -68,7 +68,7 @@ class ReadBarrier(InboxMessage):
 
 @dataclass(slots=True)
 class SnapshotWanted(InboxMessage):
-    """Take a snapshot: the log wants its old segments back, or somebody fetches one."""
+    """Take a snapshot: the log wants its old segments back, or a peer fetches one."""
 
 
 @dataclass(slots=True)

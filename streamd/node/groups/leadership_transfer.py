@@ -100,7 +100,7 @@ class LeadershipTransfer:
     def _on_handed(self, uid: Uid, outcome: Any) -> None:
         if isinstance(outcome, JsError) and self._reconfiguration.is_under_way(uid):
             self._asked.discard(uid)
-            self._early.add(uid)  # nobody can lead yet
+            self._early.add(uid)  # no other member can lead yet
             return
         group = self._groups.group_of(uid)
         self._begun[uid] = 0 if group is None else group.raft.log.last_index

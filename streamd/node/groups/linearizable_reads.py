@@ -27,7 +27,7 @@ class _Asked(NamedTuple):
 
 
 class LinearizableReads:
-    """Readers of one group. Each hears `done`, or `lost` if nobody can say what it must see."""
+    """Readers of one group. Each hears `done`, or `lost` if no leader can say what it must see."""
 
     def __init__(self, raft: RaftCore) -> None:
         self._raft = raft
@@ -60,7 +60,7 @@ class LinearizableReads:
         asked = self._asked.pop(state.context, None)
         if asked is None:
             return None
-        if not state.index:  # nobody leads who could say
+        if not state.index:  # no leader could say
             return asked.lost
         self._barriers.append((max(state.index, asked.least), asked.done, asked.lost))
         return None

@@ -31,13 +31,13 @@ class GroupStart(NamedTuple):
     index: Index = 0  # type: ignore[assignment]  # of the newest snapshot; 0: none
     term: Term = 0
     chain: int = 0
-    voters: tuple[NodeId, ...] = ()  # with whom the group began
+    voters: tuple[NodeId, ...] = ()  # with which the group began
     members: Membership | None = None  # at the snapshot
     is_forgotten: bool = False  # this node was in the group once, if its log knows it or not
     is_damaged: bool = False  # what the snapshot should have brought back is lost
     is_log_void: bool = False  # what its log says is wrong, votes aside
     is_memory: bool = False
-    named: frozenset[NodeId] = frozenset()  # who belongs to it, or will, as the meta group says
+    named: frozenset[NodeId] = frozenset()  # its members now or later, as the meta group says
     left_at: tuple[Term, Index] = (0, 0)  # where a member ended that was destroyed here
     history: tuple[LogPosition, ...] = ()  # of entries up to the snapshot
     is_alone: bool = False  # there is no other member to ask, and never was

@@ -1,4 +1,4 @@
-"""Writers of snapshots: given to a group's monitor and to nobody else."""
+"""Writers of snapshots: given to a group's monitor and to no other part."""
 
 from __future__ import annotations
 

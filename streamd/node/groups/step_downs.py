@@ -54,7 +54,7 @@ class StepDowns:
         self._waiting = waiting
 
     def next_ms(self) -> int:
-        """Return the earliest deadline, monotonic ms; 0: nobody waits."""
+        """Return the earliest deadline, monotonic ms; 0: none waits."""
         return min((deadline_ms for deadline_ms, _ in self._waiting), default=0)
 
     def end(self) -> None:

@@ -50,7 +50,7 @@ class Turn:
         self.snapshot_wanted = False
         self.snapshot_offer: tuple[NodeId, SnapshotOffer] | None = None  # what we lack is there
         self.checkpoints: list[tuple[Index, int]] = []  # (applied index, fingerprint) to compare
-        # Who leads, in which term, whether it is this node, or whether this member is certain.
+        # The leader, its term, whether it is this node, or whether this member is certain.
         self.has_role_changed = False
         # As leader: what the next step of a change of members may have waited for.
         self.has_members_news = False

@@ -10,8 +10,8 @@ from streamd import limits
 
 
 class Wakeup:
-    """Signal to one monitor, given by anybody on the loop. For hot paths: what is asked most often,
-    `is_scheduled`, is a plain attribute."""
+    """Signal to one monitor, given by any code on the loop. For hot paths: the question asked
+    most often, `is_scheduled`, is a plain attribute."""
 
     __slots__ = ("_since", "_waiter", "is_next", "is_scheduled")
 
@@ -77,7 +77,7 @@ class DueTurns:
         if self._next_count >= limits.LOOP_TURNS_MAX:
             wakeup.is_scheduled = True  # a monitor that did not wait goes on, as ever
             self._waiting.append(wakeup)
-        elif wakeup.schedule():  # one that does not wait yet keeps nobody from going on
+        elif wakeup.schedule():  # one that does not wait yet holds up no other
             self._next_count += 1
             wakeup.is_next = True
 

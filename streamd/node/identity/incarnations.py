@@ -80,7 +80,7 @@ class Incarnations:
         return [*self._own, [], self._identity.facts[_TOLD][1]]
 
     def _write_down(self) -> None:
-        """Save this start before anybody is told of it."""
+        """Save this start before a peer is told of it."""
         if self._is_told:
             return
         self._is_told = True
@@ -92,7 +92,7 @@ class Incarnations:
         facts[_TOLD] = [log, [since, told]]
         try:
             self._identity.write()
-        except OSError:  # a full disk may go on, but as a start that nobody looks for
+        except OSError:  # a full disk may go on, but as a start that no peer looks for
             self._own[2] = ""
 
     def names(self) -> list[NodeId]:

@@ -1,4 +1,4 @@
-"""The store directory: what may be in it, who owns it, and refusing everything else.
+"""The store directory: its content and its owner; everything else is refused.
 
 <store_dir>/streamd/node.json     format and identity of this node's data
                     node-2.json   the same once more (store/node_file.py)
@@ -65,7 +65,7 @@ def prepare(
 ) -> StoreDir:
     """Create or check `store_dir`.
 
-    Raises ConfigError when the directory is somebody else's, in use or not writable, and
+    Raises ConfigError when the directory is another program's, in use or not writable, and
     CorruptionError when it is not known whose it is.
     """
     root = os.path.join(store_dir, "streamd")

@@ -25,7 +25,7 @@ from streamd.types import NodeId
 
 # How a repair ends.
 DONE = "done"
-VOID = "void"  # nobody needs the block any more, or the replica was closed
+VOID = "void"  # the block is needed no more, or the replica was closed
 OTHER = "other"  # the leader has a whole block, but not the one the machine here knows
 NOWHERE = "nowhere"  # every peer was asked, and none has it whole
 LATER = "later"  # some could not be asked, or this disk did not take it

@@ -124,7 +124,7 @@ class GuardedLog:
         monitor.on_stopped.append(self._end)
 
     def _end(self) -> None:
-        """Drop what waits, since the group has stopped: nobody was told of it."""
+        """Drop what waits, since the group has stopped: no client was told of it."""
         self._is_over = True
         self._waiting = []
 
@@ -160,7 +160,7 @@ class DiscardedEntries:
         self._starts: dict[Uid, _Start] = {}
         self._busy: set[Uid] = set()  # groups that begin anew once their tail is set aside
         self.count = 0  # set aside since the start: of committed entries, or those of a leader
-        self.open_count = 0  # and of entries of which nobody knows
+        self.open_count = 0  # and of entries that may or may not have been committed
         self.found: list[Tail] = []  # in `trash/`, when it was last read
 
     # --- the node's life ----------------------------------------------------------------------

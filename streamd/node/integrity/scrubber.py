@@ -244,7 +244,7 @@ class Scrubber:
             self._corruption.on_damaged(replica.uid, error, block_no=block_no)
 
     def _examine(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
-        """Find which messages of a block can't be read: nobody else has this stream."""
+        """Find which messages of a block can't be read: no other node has this stream."""
         index = replica.machine.index
         try:
             columns = index.columns_of(block)

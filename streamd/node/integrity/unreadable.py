@@ -43,7 +43,7 @@ class Unreadable:
         self._gone = -1  # how many messages were removed before the last look
 
     def let_go(self) -> None:
-        """Tell nobody any more; see Group.let_go."""
+        """Tell no listener any more; see Group.let_go."""
         self._on_found = lambda err, is_new: None
         self._on_over = lambda: None
         self._renew = lambda block_no: None
@@ -132,7 +132,7 @@ class Unreadable:
             if loc is not None:
                 self._seqs[loc[1:3]] = seq
             elif not is_place_known:
-                self._seqs[block_no, -seq] = seq  # a place that nobody asks for
+                self._seqs[block_no, -seq] = seq  # a place that no read asks for
         self._reason = reason
         if self._seqs:
             self._tell(is_new=True)

@@ -147,7 +147,7 @@ class _Nobody:
         done(errors.CLUSTER_NOT_AVAIL())
 
     def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
-        """Drop a note: nobody hears it."""
+        """Drop a note: no peer is there."""
 
     def is_up(self, node_id: NodeId) -> bool:
         return False
@@ -166,7 +166,7 @@ class _NoWires:
         return None
 
     def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
-        """Drop a message: nobody listens."""
+        """Drop a message: no subscriber is there."""
 
     def has_interest(self, subject: bytes) -> bool:
         return False

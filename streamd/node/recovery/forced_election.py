@@ -111,12 +111,12 @@ class ForcedElection:
         self._context.log.warn("the replica has recovered", **facts)
 
     def is_stuck(self, asset: StreamAsset) -> bool:
-        """True if the stream's replica here may have forgotten something, and nobody leads it."""
+        """True if the stream's replica here may have forgotten something, and it has no leader."""
         replica = self._groups.get(asset.uid)
         return replica is not None and asset.is_file and self._is_in_doubt(replica.group)
 
     def _is_in_doubt(self, group: Group) -> bool:
-        """True if the member here may have forgotten something, and nobody leads."""
+        """True if the member here may have forgotten something, and no member leads."""
         raft = group.raft
         now_ms = self._context.env.clock.monotonic_ms()
         is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS

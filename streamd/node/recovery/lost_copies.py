@@ -35,7 +35,7 @@ def lost_copy_reason(
 ) -> str:
     """Return why a stream is not served, or not all of it, and what to do about that; "": it is.
 
-    `failure` stopped the replica; `is_stuck`: it may have forgotten something and nobody leads;
+    `failure` stopped the replica; `is_stuck`: it may have forgotten something and has no leader;
     `damage` is what of it can't be read.
     """
     if context.is_clustered and not is_only_copy(context, asset):

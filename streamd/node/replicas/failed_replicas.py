@@ -52,7 +52,7 @@ class FailedReplicas:
         return self._errors.get(uid) if uid in self._reasons else None
 
     def is_final(self, uid: Uid) -> bool:
-        """True if it failed and nobody tries again."""
+        """True if the replica failed and is not tried again."""
         return uid in self._reasons and uid not in self._paused
 
     def record(self, uid: Uid, name: str, err: BaseException) -> str:

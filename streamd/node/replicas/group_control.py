@@ -68,7 +68,7 @@ class GroupControl:
             self._replicas.repair(uid, reason, is_log_void=is_log_void)
 
     def stop_serving(self, uid: Uid, reason: str) -> None:
-        """Stop a member of which nobody knows whether it is right, until an operator looks."""
+        """Stop a member that may or may not be right, until an operator looks."""
         assert self._replicas is not None, uid
         self._table.reasons[uid] = reason
         self._replicas.stop_serving(uid, reason)

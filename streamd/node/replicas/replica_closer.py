@@ -128,7 +128,7 @@ class ReplicaCloser:
             done()
 
     def on_gone(self, uid: Uid) -> None:
-        """Remove a stream that is gone from this node, and tell those who waited for that."""
+        """Remove a stream that is gone from this node, and tell callers that waited for that."""
         self._table.assets.pop(uid, None)
         for observer in self._observers:  # others told of it until now
             observer.forget(uid)

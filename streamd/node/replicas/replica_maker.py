@@ -82,7 +82,7 @@ class MemberMaker:
             )
         )
         if raft.last_index == 0 and voters[uid % len(voters)] == context.name:
-            # A new stream need not wait for somebody to lose patience; leaders are spread.
+            # A new stream need not wait for an election timeout; leaders are spread.
             raft.lose_patience(context.env.clock.monotonic_ms())
         return raft
 

@@ -94,7 +94,7 @@ class ReplicaOpener:
         return replica
 
     def run(self, replica: LocalStream, found: Recovered) -> None:
-        """Run a replica that was made; it hears which members are here, and who campaigns."""
+        """Run a replica that was made; it hears which members are here, and which one campaigns."""
         uid, monitor = replica.uid, replica.monitor
         self._maker.run(replica)
         self._findings.on_running(replica)

@@ -55,7 +55,7 @@ class ReplicaRemoval:
         self._waiting.pop(uid, None)
 
     def check(self) -> None:
-        """Ask again where nobody led, nobody answered, or the leader still counts on it."""
+        """Ask again where no member led or answered, or the leader still counts on this one."""
         for uid in list(self._waiting):
             self._ask(uid)
 

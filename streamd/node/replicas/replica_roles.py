@@ -108,14 +108,14 @@ class ReplicaRoles:
                 context.hooks.announce(replica, "leader_elected", {})
 
     def withdraw(self, replica: LocalStream) -> None:
-        """Withdraw a replica: it serves nobody from here on."""
+        """Withdraw a replica: it serves no client from here on."""
         replica.is_ready = False
         if self._context.is_clustered:
             self._news.record_own(replica.uid, replica.group.raft.term, is_ready=False)
         self._places.place(replica.name)
 
     def fail(self, uid: Uid, name: str, reason: str) -> None:
-        """Tell all who wait for a stream that it can't be served here."""
+        """Refuse all callers that wait for a stream that can't be served here."""
         self._places.place(name)
         self._notify_ready(uid)
         self._propagation.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))
@@ -127,6 +127,6 @@ class ReplicaRoles:
         return is_led
 
     def forget(self, uid: Uid) -> None:
-        """Remove a stream that is deleted: nobody asks who leads it."""
+        """Remove a deleted stream: its leader is asked for no more."""
         self._news.forget(uid)
         self._forwarding.forget(uid)

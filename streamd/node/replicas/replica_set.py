@@ -175,7 +175,7 @@ class ReplicaSet:
         if uid in self._table.busy:
             text = "stream failed while it was closed for good"
             self._context.log.warn(text, stream=asset.name, reason=str(err))
-            return  # it is being closed for good, and nobody misses it
+            return  # it is being closed for good, and is needed no more
         # As its members are now: when it was opened, or where it is wanted, may be another matter.
         voters = replica.group.raft.members.voters
         has_peers = any(name != self._context.name for name in voters)
@@ -186,7 +186,7 @@ class ReplicaSet:
             self.repair(uid, str(err))
             return
         self.fail(uid, asset.name, err)
-        replica.store.close()  # nobody reads it any more: others need what it holds open
+        replica.store.close()  # no read comes any more: others need the files it holds open
         self._retry_if_passing(asset, err)
 
     # --- repair -----------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ReplicaSet:
         self.reopen(uid, before=partial(self._opener.set_aside, uid))
 
     def stop_serving(self, uid: Uid, reason: str) -> None:
-        """Stop a replica of which nobody knows whether it is right."""
+        """Stop a replica that may or may not be right."""
         replica = self._groups.get(uid)
         if replica is not None:
             replica.monitor.post(inbox.Failed(CorruptionError(reason)))

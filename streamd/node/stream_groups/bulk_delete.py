@@ -108,7 +108,7 @@ class BulkDelete:
         return command if search.is_done else [*command[:5], True]
 
     def sweep(self) -> None:
-        """Look for what nobody wants, in a stream that keeps what somebody does."""
+        """Look for messages that no consumer wants, in a stream that keeps only wanted ones."""
         self.owes_sweep = False
         if not self._machine.limits.is_interest:
             return

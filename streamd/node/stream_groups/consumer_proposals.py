@@ -38,7 +38,7 @@ class ConsumerProposals:
         self._lighten = lighten  # of a consumer's removal: what it leaves to later
         self._waiting: list[tuple[Command, Any]] = []
         self.due_ms = 0  # 0: nothing waits
-        self.is_forced = False  # somebody waits for an answer
+        self.is_forced = False  # a client waits for an answer
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

@@ -2,7 +2,7 @@
 
 Told what happened (an ack, a pull, a time that came), a cursor is *dirty*, and plans once before
 the turn is over. What cursors deliver and what clients ack waits to be proposed, together, and
-without a hurry unless somebody was promised an answer.
+without a hurry unless a client was promised an answer.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class DeliveryHub:
             self._acked[cursor] = None
 
     def on_interest(self, message: InterestChanged) -> None:
-        """Tell a push consumer's cursor whether anybody listens."""
+        """Tell a push consumer's cursor whether its subject has a subscriber."""
         cursor = message.cursor
         if cursor in self._watches:
             cursor.on_interest(message.has_interest)
@@ -348,7 +348,7 @@ class DeliveryHub:
 
     def watch_interest(self, subject: bytes, queue: bytes, cursor: Cursor) -> None:
         def on_change(has_interest: bool) -> None:
-            # Told at once, taken later: whoever creates a consumer is answered before it delivers.
+            # Told at once, taken later: a consumer's creator is answered before it delivers.
             cursor.is_push_bound = has_interest
             shell.call_soon(shell.post, InterestChanged(cursor, has_interest))
 

@@ -1,4 +1,4 @@
-"""Publishes between the node of a client and the leader: who waits there, where acks go here."""
+"""Publishes between a client's node and the leader: waiting clients there, ack routes here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Relayed(NamedTuple):
 
 
 class Relay:
-    """Publishes on their way to other nodes: who wants their acks.
+    """Publishes on their way to other nodes, and the clients that want their acks.
 
     What an earlier process of this node sent may be answered to us, long after: a leader answers
     when the entry is committed. So tokens begin elsewhere in each process (`begin`).
@@ -64,7 +64,7 @@ class Relay:
         return len(self._waiting)
 
     def expect(self, row: Relayed) -> int:
-        """Return the token under which the leader will answer; 0 if nobody wants an ack."""
+        """Return the token under which the leader will answer; 0 if no client wants an ack."""
         chunk = row.chunk
         if not any(chunk.replies):
             return 0
@@ -157,7 +157,7 @@ class RelaySink:
         if own is not None:
             self.replies = own
         else:
-            self.replies = _places(count) if token else [b""] * count  # nobody wants an ack
+            self.replies = _places(count) if token else [b""] * count  # no client wants an ack
 
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         if self._token:

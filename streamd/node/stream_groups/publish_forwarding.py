@@ -37,7 +37,7 @@ class _Route:
     __slots__ = ("floor", "given_back", "kept", "leader", "sent_count")
 
     def __init__(self) -> None:
-        self.leader: NodeId = ""  # to whom something was sent last
+        self.leader: NodeId = ""  # to which something was sent last
         self.sent_count = 0  # chunks with it that may come back
         self.floor = 0  # tokens up to it may not: too much was sent since
         self.given_back: list[_Kept] = []  # by that leader; before `kept`
@@ -189,7 +189,7 @@ class PublishForwarding:
         peers.note(leader, "publish", [uid, token, msgs, chunk.replies if is_batch else None])
 
     def _keep(self, uid: Uid, route: _Route, chunk: Chunk, place: tuple[int, int] = (0, 0)) -> None:
-        """Until somebody leads. What was sent before, at `place`, goes before what was not."""
+        """Hold a chunk until there is a leader; a sent one, at `place`, precedes unsent ones."""
         size = _size(chunk.msgs)
         if self.kept_bytes + size > limits.PUBLISH_KEPT_BYTES_MAX:
             _refuse(chunk)
@@ -266,7 +266,7 @@ class PublishForwarding:
             until_ms = route.oldest.until_ms
             if until_ms - now_ms <= patience_ms:
                 if route.sent_count:
-                    # Who led before is silent. What it gives back now is too late.
+                    # The leader before is silent. Publishes that it gives back now are too late.
                     route.floor, route.sent_count = self.relay.count, 0
                 self._flush(uid, route)
             if uid in self._keeping and until_ms <= now_ms:

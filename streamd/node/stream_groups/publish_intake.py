@@ -113,7 +113,7 @@ class PublishIntake:
     def on_publish(self, publish: Publish) -> None:
         """Take a chunk of publishes: collect, hold, pass on or refuse it."""
         if self._is_closed:
-            return  # nobody may ack; the client's timeout is the honest answer
+            return  # no ack may go out; the client's timeout is the honest answer
         msgs, replies, sink = publish.msgs, publish.replies, publish.sink
         raft = self._raft
         if not raft.is_leader:

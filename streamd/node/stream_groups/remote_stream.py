@@ -51,7 +51,7 @@ class RemoteStream:
 
     @property
     def is_expected(self) -> bool:
-        """True if somebody leads it, or will in a moment."""
+        """True if the stream has a leader, or will in a moment."""
         return self._forwarding.is_expected(self.uid)
 
     def captures(self, subject: bytes) -> bool:

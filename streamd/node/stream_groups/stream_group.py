@@ -268,7 +268,7 @@ class StreamGroup(Group):
             self._hub.on_pause_proposed(command[2])
 
     def _on_step_down(self, message: StepDown) -> None:
-        self._propose_all()  # who leads next must not deliver it again
+        self._propose_all()  # the next leader must not deliver it again
         super()._on_step_down(message)
 
     def _on_saved(self, message: Saved) -> None:

@@ -33,7 +33,7 @@ class LocalStream:
         self.store = store
         self.is_file = is_file
         self.is_ready = False
-        self.is_gated = False  # what clients here sent to who led before may come back yet
+        self.is_gated = False  # publishes sent to the leader before may come back yet
         self.uid = group.uid
         self.machine: StreamMachine = group.machine
         self.name = self.machine.name

@@ -29,15 +29,15 @@ class StreamHooks:
 
 
 def _drop(msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-    """Answer nobody."""
+    """Send no answer."""
 
 
 def _ignore_damage(err: StreamdError, is_new: bool, block_no: int) -> None:
-    """Tell nobody."""
+    """Send no notice."""
 
 
 def _ignore() -> None:
-    """Tell nobody."""
+    """Send no notice."""
 
 
 def _never() -> bool:
