@@ -138,7 +138,9 @@ class ServerProcess:
         """Start the process, with `flags` this time; does not wait for it."""
         assert self._process is None
         self._directory.mkdir(parents=True, exist_ok=True)
-        lines = [f"listen: 127.0.0.1:{self.port}", f"http: 127.0.0.1:{self.http_port}"]
+        lines = [f"listen: 127.0.0.1:{self.port}"]
+        if self.http_port:
+            lines.append(f"http: 127.0.0.1:{self.http_port}")
         if self._is_jetstream:
             sync = f'\n  sync_interval: "{self.sync}"' if self.sync else ""
             lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -404,11 +405,13 @@ def is_ready(state: str) -> bool:
     return state == "ok" or state.startswith(DEGRADED)
 
 
-def health(url: str, within_s: float = ANSWERED_WITHIN_S) -> str:
+def health(
+    url: str, within_s: float = ANSWERED_WITHIN_S, context: ssl.SSLContext | None = None
+) -> str:
     """ "ok", or why the server at this /healthz is not; "degraded: " and why: it is well, but for
     streams whose only copy is lost."""
     try:
-        with urllib.request.urlopen(url, timeout=within_s) as answer:
+        with urllib.request.urlopen(url, timeout=within_s, context=context) as answer:
             found = json.load(answer)
             text = str(found["status"])
             return f"{text}: {found['error']}" if found.get("error") else text

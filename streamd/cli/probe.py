@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from pathlib import Path
 
 from streamd.cli.cluster_local import ANSWERED_WITHIN_S, ClusterError
@@ -19,7 +20,7 @@ _EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # listened
 
 def health_address(pid: int) -> str:
     """The URL at which the server that is, or was started by, process `pid` tells its health:
-    `http://.../healthz`, or `nats://...` of one without monitoring.
+    `http://.../healthz`, or `nats://...`, `tls://...` of one without monitoring.
 
     Variables of the configuration are those of this process, which in a container are the server's.
     Raises ClusterError if there is no server, or its configuration can't be read.
@@ -32,14 +33,23 @@ def health_address(pid: int) -> str:
 
 
 def client_health(url: str) -> str:
-    """ "ok" if a server answers a client's PING at `nats://host:port`, else why not."""
-    host, _, port = url.removeprefix("nats://").rpartition(":")
+    """ "ok" if a server answers a client's PING at `nats://host:port`, else why not.
+
+    One that asks for TLS has answered when it says so; at `tls://host:port`, when it shakes hands.
+    """
+    scheme, _, address = url.partition("://")
+    host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWERED_WITHIN_S) as link:
+            if scheme == "tls":
+                unverified_context().wrap_socket(link).close()
+                return "ok"
             link.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
             told = b""
             while b"PONG" not in told and b"-ERR" not in told:
                 chunk = link.recv(65536)
+                if b'"tls_required":true' in told + chunk:
+                    return "ok"
                 if not chunk:
                     return "no answer: the connection was closed"
                 told += chunk
@@ -50,12 +60,23 @@ def client_health(url: str) -> str:
     return "ok" if is_well else told[told.index(b"-ERR") :].decode(errors="replace").strip()
 
 
+def unverified_context() -> ssl.SSLContext:
+    """Return what it takes to talk to a server on this machine, whatever its certificate names."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def _address(options: Options) -> str:
     if options.has_http:
-        host, port = options.http_host or options.host, options.http_port
+        host, port = options.http_host or options.host, options.https_port or options.http_port
         scheme, path = "http", options.http_base_path.rstrip("/") + "/healthz"
+        scheme += "s" if options.https_port else ""
     else:
-        host, port, scheme, path = options.host, options.port, "nats", ""
+        tls = options.tls
+        scheme = "tls" if tls is not None and tls.is_first and not tls.first_delay_ns else "nats"
+        host, port, path = options.host, options.port, ""
     if port < 0:
         raise ClusterError(
             "the server chose its port itself (-1): configure a port, or read its ports file"

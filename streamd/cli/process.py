@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
@@ -17,9 +18,10 @@ from streamd.cli import addresses, certificate_files, process_resources, runfile
 from streamd.config import changes, flags
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
+from streamd.config.tls_options import TlsOptions
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
-from streamd.limits import HTTP_BACKLOG, SHUTDOWN_S, UNSERVED_AT_STOP_S
+from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
 from streamd.net.client.user_info import SystemAnswers, UserInfo
@@ -37,8 +39,10 @@ from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
     from streamd.net.route.links import ClusterLinks
+    from streamd.net.tls.acceptor import TlsAcceptor
     from streamd.node.local_node import LocalNode
 
+_TO_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
     signal.SIGINT: "interrupt",
@@ -78,6 +82,7 @@ class ServerProcess:
         self._cluster: ClusterLinks | None = None
         self._listener: Listener | None = None
         self._http: HttpServer | None = None
+        self._http_tls: TlsAcceptor | None = None
         self._handshakes = Handshakes()  # of TLS, for all that listens
         self._ports_file = ""
         self._exit_status = 0
@@ -238,18 +243,39 @@ class ServerProcess:
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""
         options = self._options
-        host = options.http_host or options.host
+        host, port = options.http_host or options.host, options.https_port or options.http_port
         try:
-            listening = listening_socket(host, options.http_port, HTTP_BACKLOG)
+            listening = listening_socket(host, port, HTTP_BACKLOG)
         except (OSError, OverflowError) as err:
-            text = addresses.listen_error("monitoring port", host, options.http_port, err)
+            text = addresses.listen_error("monitoring port", host, port, err)
             raise StartError(f"Can't start monitoring: {text}") from err
+        secure = None
+        if options.https_port:
+            self._http_tls = self._make_http_tls()
+            secure = self._http_tls.accept
         self._http = HttpServer(
-            listening, self._monitoring, self._slicer, self._log, options.http_base_path
+            listening, self._monitoring, self._slicer, self._log, options.http_base_path, secure
         )
         self._http.start(self._tasks)
-        self._monitoring.http_port = self._http.port
-        self._log.info(f"Starting http monitor on {join_address(host, self._http.port)}")
+        if options.https_port:
+            self._monitoring.https_port = self._http.port
+        else:
+            self._monitoring.http_port = self._http.port
+        scheme = "https" if options.https_port else "http"
+        self._log.info(f"Starting {scheme} monitor on {join_address(host, self._http.port)}")
+
+    def _make_http_tls(self) -> TlsAcceptor:
+        from streamd.net.tls.acceptor import TlsAcceptor
+
+        try:
+            return TlsAcceptor(
+                _of_monitoring(self._options),
+                self._handshakes,
+                waiting_max=HTTP_CONNECTIONS_MAX,
+                to_plain=_TO_HTTP,
+            )
+        except ConfigError as err:
+            raise StartError(f"Can't start monitoring: {err}") from err
 
     async def _start_cluster(self, cluster: ClusterLinks) -> None:
         """Listen for other servers and dial those that are configured."""
@@ -533,6 +559,8 @@ class ServerProcess:
             if self._cluster is not None and self._cluster.tls is not None:
                 self._cluster.tls.read_anew()
             self._log.change(**fresh.log_settings)
+            if self._http_tls is not None:
+                self._http_tls.renew(_of_monitoring(fresh))
             assert self._listener is not None
             self._listener.reload(fresh)
         except (ConfigError, OSError) as err:
@@ -563,6 +591,12 @@ class ServerProcess:
     async def _drain(self, listener: Listener) -> None:
         await listener.lame_duck()
         self._stop_wanted.set()
+
+
+def _of_monitoring(options: Options) -> TlsOptions:
+    """Return the TLS of monitoring: the server's certificates, and none is asked for."""
+    assert options.tls is not None
+    return replace(options.tls, is_verifying=False, is_mapping=False)
 
 
 def _serve_domain(domain: str, api: Any, router: MessageRouter) -> None:

@@ -28,6 +28,7 @@ Server Options:
         --server_name <server_name>  Server name (default: auto)
     -P, --pid <file>                 File to store PID
     -m, --http_port <port>           Use port for http monitoring
+    -ms,--https_port <port>          Use port for https monitoring
     -c, --config <file>              Configuration file
     -t                               Test configuration and exit
         --strict                     Take warnings about the configuration for errors
@@ -93,7 +94,7 @@ Cluster Options:
                                      that reaches the port can join, read and change everything
 
 Not served by this version:
-    -ms -s -r --profile              accepted with a warning
+    -s -r --profile                  accepted with a warning
 
 Common Options:
     -h, --help                       Show this message
@@ -163,6 +164,7 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "server_name": ("n name server_name", _TEXT, _set("server_name")),
     "pid": ("P pid", _TEXT, _set("pid_file")),
     "http_port": ("m http_port", _NUMBER, _set("http_port")),
+    "https_port": ("ms https_port", _NUMBER, _set("https_port")),
     "config": ("c config", _TEXT, None),
     "t": ("t", _BOOLEAN, None),
     "signal": ("sl signal", _TEXT, None),
@@ -215,7 +217,6 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "help_tls": ("help_tls", _BOOLEAN, None),
     "version": ("v version", _BOOLEAN, None),
     # Known to nats-server, not served here yet.
-    "https_port": ("ms https_port", _NUMBER, None),
     "syslog": ("s syslog", _BOOLEAN, None),
     "remote_syslog": ("r remote_syslog", _TEXT, None),
     "profile": ("profile", _NUMBER, None),

@@ -188,7 +188,7 @@ class Options:
 
     @property
     def has_http(self) -> bool:
-        return self.http_port != 0
+        return self.http_port != 0 or self.https_port != 0
 
     @property
     def is_clustered(self) -> bool:

@@ -59,7 +59,7 @@ _UNSERVED_TOP = Unserved(
     ),
     additional=words(
         """
-        https https_port syslog remote_syslog prof_port prof_block_rate no_system_account no_system
+        syslog remote_syslog prof_port prof_block_rate no_system_account no_system
         no_sys_acc disable_sublist_cache no_sublist_cache ocsp_cache gateway leafnodes leaf
         websocket ws mqtt default_js_domain connect_error_reports reconnect_error_reports
         no_fast_producer_stall feature_flags write_timeout
@@ -125,6 +125,8 @@ class _Reader:
                 "server_metadata": self._server_metadata,
                 "http": self._http,
                 "http_port|monitor_port": self._blocks.integer("http_port"),
+                "https": self._https,
+                "https_port": self._blocks.integer("https_port"),
                 "http_base_path": self._blocks.text("http_base_path"),
                 "debug": self._blocks.flag("is_debug"),
                 "trace": self._blocks.flag("is_trace"),
@@ -184,6 +186,12 @@ class _Reader:
         if host is not None:
             self._options.http_host = host
         self._options.http_port = port
+
+    def _https(self, value: Value) -> None:
+        host, port = as_host_port(value)
+        if host is not None:
+            self._options.http_host = host
+        self._options.https_port = port
 
     def _server_name(self, value: Value) -> None:
         name = as_text(value)

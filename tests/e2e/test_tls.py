@@ -16,7 +16,7 @@ import nats
 import pytest
 from cryptography import x509
 
-from benchmarks.servers import ServerProcess
+from benchmarks.servers import ServerProcess, free_port
 from tests.certificates import Authority, Pair
 from tests.e2e.conftest import Run, Start
 
@@ -169,3 +169,34 @@ def test_flags_alone_bring_tls(make_server: Start, run: Run, tmp_path: Path) -> 
         await nc.close()
 
     run(body())
+
+
+def test_monitoring_by_https(make_server: Start, tmp_path: Path) -> None:
+    """With the certificates of clients' TLS; no client certificate is asked for there."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    port = free_port()
+    server = make_server(
+        is_jetstream=False,
+        extra=f"https: 'localhost:{port}'\n"
+        f'tls {{ {pair.block}, ca_file: "{authority.cert}", verify: true }}',
+    )
+    server.http_port = 0
+    server.launch()
+    server.wait_for_log(f"Starting https monitor on localhost:{port}")
+    server.wait_for_log("Server is ready")
+    url = f"https://localhost:{port}/varz"
+    with urllib.request.urlopen(url, timeout=9, context=client_context(authority)) as answer:
+        varz = json.load(answer)
+    assert (varz["https_port"], varz["http_port"]) == (port, 0)
+    with socket.create_connection(("localhost", port), 5) as plain:
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        said = plain.recv(4096)
+    assert said == (
+        b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+    )
+    found = subprocess.run(
+        [Path(server.binary).parent / "streamctl", "health", "--pid", str(server.pid)],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert found.stdout.strip() == "ok"

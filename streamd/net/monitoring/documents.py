@@ -63,6 +63,7 @@ class Monitoring:
         self.is_ready = False
         self.client_port = options.port  # the real ports, once they are known
         self.http_port = options.http_port
+        self.https_port = options.https_port
 
     def attach(self, js: JetStreamSources) -> None:
         """Show streams from here on."""
@@ -113,7 +114,7 @@ class Monitoring:
             "http_host": o.http_host or o.host,
             "http_port": self.http_port,
             "http_base_path": o.http_base_path,
-            "https_port": 0,
+            "https_port": self.https_port,
             "auth_timeout": o.auth_timeout_s,
             "max_control_line": o.max_control_line,
             "max_payload": o.max_payload,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
+Secure = Callable[[Callable[[], asyncio.BaseProtocol]], asyncio.BaseProtocol]
+
 _CALLBACK = re.compile(r"[\w.$]+\Z", re.ASCII)
 
 
@@ -49,11 +51,14 @@ class HttpServer:
         slicer: Slicer,
         log: Log,
         base_path: str = "",
+        secure: Secure | None = None,
     ) -> None:
+        """`secure` puts TLS in front of the protocol of a connection; None: it is in clear."""
         self._socket = listening
         self._monitoring = monitoring
         self._slicer = slicer
         self._log = log
+        self._secure = secure
         self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -107,7 +112,15 @@ class HttpServer:
             loop.call_later(HTTP_FIRST_REQUEST_S, self._end_if_silent, connection)
             return connection
 
-        self._server = await loop.create_server(accept, sock=self._socket, backlog=HTTP_BACKLOG)
+        secure = self._secure
+
+        def accept_secure() -> asyncio.BaseProtocol:
+            assert secure is not None
+            return secure(accept)
+
+        self._server = await loop.create_server(
+            accept if secure is None else accept_secure, sock=self._socket, backlog=HTTP_BACKLOG
+        )
 
     async def close(self) -> None:
         """Stop listening and end open requests."""

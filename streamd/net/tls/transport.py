@@ -28,6 +28,9 @@ from streamd.net.tls.handshakes import Handshakes
 HANDSHAKE_RECORD: Final = 0x16
 """The first byte of a connection that begins with TLS."""
 
+NO_TLS: Final = TlsFault("tls: first record does not look like a TLS handshake", False)
+"""The fault of who does not speak TLS."""
+
 _READ_BYTES: Final = 64 * 1024
 
 
@@ -111,7 +114,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Go on with what has come, on another thread; the socket waits."""
         if not self._is_begun and self._received[0][0] != HANDSHAKE_RECORD:
             # Said without a word of TLS to somebody who would not understand it.
-            self._fail(TlsFault("tls: first record does not look like a TLS handshake", False))
+            self._fail(NO_TLS)
             return
         self._incoming.write(b"".join(self._received))
         self._received.clear()

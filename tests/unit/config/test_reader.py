@@ -515,3 +515,29 @@ def test_a_batch_may_not_be_larger_than_one_log_entry_is_to_be() -> None:
     assert o.jetstream.batch_limits == (0, 0, 16_384, 0)
     (warning,) = o.warnings
     assert warning.startswith("jetstream.limits.batch.max_msgs (20000) is taken for 16384")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("https_port: 8443", "TLS cert and key required for HTTPS"),
+        (
+            "http_port: 8222, https_port: 8443, tls {}",
+            "can't specify both HTTP (8222) and HTTPs (8443) ports",
+        ),
+    ],
+)
+def test_monitoring_is_in_clear_or_in_tls(text: str, error: str) -> None:
+    """Not both, and not without certificates."""
+    with pytest.raises(ConfigError) as caught:
+        finish(options(text))
+    assert caught.value.text == error
+    o = finish(options("https: '127.0.0.1:8443', tls {}"))
+    assert (o.http_host, o.http_port, o.https_port, o.has_http) == ("127.0.0.1", 0, 8443, True)
+
+
+def test_the_time_for_a_login_begins_behind_the_handshake() -> None:
+    """So it is a second longer, unless it is configured."""
+    assert finish(options("port: 1")).auth_timeout_s == 2.0
+    assert finish(options("tls { timeout: '500ms' }")).auth_timeout_s == 1.5
+    assert finish(options("tls {}, authorization { timeout: 2 }")).auth_timeout_s == 2.0

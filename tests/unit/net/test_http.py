@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamd import limits
+from streamd.config.tls_options import CertificatePair, TlsOptions
 from streamd.net.monitoring import http
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.monitoring.stacks import command_line
 from streamd.net.sockets import listening_socket
+from streamd.net.tls.acceptor import TlsAcceptor
+from streamd.net.tls.handshakes import Handshakes
 from streamd.obs.server_log import Log
+from tests.certificates import Authority
 from tests.unit.net.test_monitoring import monitoring, with_streams
 
 Get = Callable[[str], Awaitable[tuple[int, str, str]]]
@@ -229,3 +236,50 @@ def test_an_idle_server_can_be_closed() -> None:
         return
 
     serve(check, plain="1")
+
+
+def test_https_shows_the_same_and_tells_who_speaks_in_clear(tmp_path: Path) -> None:
+    """Handshakes come before any request; who sends none is told what is wrong, as Go tells it; a
+    fresh certificate is for who comes later."""
+    authority = Authority(tmp_path)
+
+    async def main() -> None:
+        listening = listening_socket("127.0.0.1", -1, backlog=9)
+        log = Log(stream=io.StringIO())
+        pair = authority.issue("server")
+        tls = TlsOptions((CertificatePair(pair.cert, pair.key),))
+        acceptor = TlsAcceptor(tls, Handshakes(), waiting_max=2, to_plain=b"clear!")
+        context = ssl.create_default_context(cafile=authority.cert)
+        async with asyncio.TaskGroup() as tasks:
+            slicer = Slicer(asyncio.get_running_loop().call_soon)
+            m = with_streams().monitoring
+            server = HttpServer(listening, m, slicer, log, secure=acceptor.accept)
+            server.start(tasks)
+            url = f"https://localhost:{server.port}/varz"
+            async with aiohttp.ClientSession() as session:
+                async with session.get(url, ssl=context) as answer:
+                    assert (await answer.json())["server_id"] == "NID"
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"GET /varz HTTP/1.0\r\n\r\n")
+                assert await reader.read() == b"clear!"
+                silent = [await _connect(server) for _ in range(3)]
+                assert await silent[2][0].read() == b""  # one more than may wait
+                for _, writer in silent:
+                    writer.close()
+                while acceptor.waiting_count:
+                    await asyncio.sleep(0)
+                fresh = authority.issue("server")
+                acceptor.renew(tls)
+                _, writer = await asyncio.open_connection(
+                    "127.0.0.1", server.port, ssl=context, server_hostname="localhost"
+                )
+                der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                assert x509.load_der_x509_certificate(der) == fresh.certificate
+                writer.close()
+            await server.close()
+
+    asyncio.run(main())
+
+
+async def _connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", server.port)
