@@ -51,19 +51,19 @@ pipeline: $(SPARK)
 run-single: $(STAMP)
 	$(BIN)/python -m examples.cluster_demo --single $(ARGS)
 
-# All that a change can break. As many processes as there are cores, but four at
-# most; all Spark tests of a process share one JVM.
+# All that a change can break. One process more than there are cores, but four at most;
+# all Spark tests run in one of them, on one JVM.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 # The inner loop: unit, property, golden and transcript tests, and a handful of simulated seeds.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup -m "not slow and not proof" \
+	$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not proof" \
 		tests/unit tests/props tests/golden tests/scripts tests/sim $(ARGS)
 
 # The long proofs, resumable: what is done is in .prove/. ARGS="--times 10" for more seeds,
 # ARGS=--again to begin anew, ARGS=-h for the rest. `crash` and `cluster-crash` are parts of it.
-prove: $(STAMP)
+prove: $(SPARK)
 	$(BIN)/python -m tests.prove $(ARGS)
 
 lint: $(SPARK)

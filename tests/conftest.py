@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import zlib
 
 import pytest
 
 from benchmarks.servers import share_ports
 
+WORKERS_MAX = 4
 LOOP_WITHIN_S = 60.0  # for a test that is a coroutine function
 
 
@@ -31,12 +31,15 @@ def pytest_configure() -> None:
         share_ports(int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than there are cores: tests of real servers mostly wait."""
+    return min(WORKERS_MAX, (os.cpu_count() or 1) + 1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one file in one process, and those of Spark in half of the processes: each
-    starts a JVM, which is what they wait for most."""
-    jvm_count = max(1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) // 2)
+    """Keep the tests of Spark in one process, where they share one JVM. Being the largest group
+    they are handed out first; all other tests go to whichever process is idle."""
     for item in items:
-        path = item.nodeid.partition("::")[0]
-        if path.startswith("tests/spark/"):
-            path = f"tests/spark {zlib.crc32(path.encode()) % jvm_count}"
-        item.add_marker(pytest.mark.xdist_group(path))
+        if item.nodeid.startswith("tests/spark/"):
+            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -6,6 +6,8 @@ Parts:
   crash          simulated power failures of one node, histories of its consumers, and real SIGKILLs
                  of a process that loses its un-synced bytes
   cluster-crash  three real processes, killed, paused and restarted; all acceptance scenarios
+  processes      the other long tests of real processes: lost logs, removed servers, images, Spark
+                 (those that Spark or Docker is missing for say so and count as done)
 
 Without a part all of them run. A part consists of steps; the result of each step is written to
 `.prove/state.json` as soon as the step ends. The next call goes on with the steps that are not done
@@ -41,7 +43,9 @@ from tests.sim.seeds import FINDERS, PROOF, SHORT_MEMORY, VARIED_FINDERS, run_al
 
 ROOT = Path(__file__).parent.parent
 STATE_DIR = ROOT / ".prove"
-PARTS = ("seeds", "variants", "crash", "cluster-crash")
+PARTS = ("seeds", "variants", "crash", "cluster-crash", "processes")
+CRASH_TESTS = "tests/e2e/test_process.py"
+CLUSTER_CRASH_TESTS = "tests/e2e/test_cluster.py"
 SEEDS_PER_STEP = 5
 CRASH_POINTS = 10_000
 CRASHES_PER_SEED = 12  # of tests/sim/crash.py
@@ -77,9 +81,12 @@ def steps(parts: Iterable[str], times: int) -> Iterator[Step]:
             yield from _variant_steps()
         elif part == "crash":
             yield from _crash_steps(times)
-            yield from _process_steps(part, "tests/e2e/test_process.py")
+            yield from _process_steps(part, CRASH_TESTS)
+        elif part == "cluster-crash":
+            yield from _process_steps(part, CLUSTER_CRASH_TESTS, "tests/scenarios")
         else:
-            yield from _process_steps(part, "tests/e2e/test_cluster.py", "tests/scenarios")
+            others = (f"--ignore={CRASH_TESTS}", f"--ignore={CLUSTER_CRASH_TESTS}")
+            yield from _process_steps(part, *others, "tests/e2e", "tests/spark")
 
 
 def _seed_steps(times: int) -> Iterator[Step]:
@@ -109,8 +116,8 @@ def _crash_steps(times: int) -> Iterator[Step]:
         yield Step("crash", f"histories {seeds[0]}-{seeds[-1]}", partial(_histories, seeds))
 
 
-def _process_steps(part: str, *paths: str) -> Iterator[Step]:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "proof", *paths]
+def _process_steps(part: str, *arguments: str) -> Iterator[Step]:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "proof", *arguments]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for line in listed.stdout.splitlines():
         if "::" in line:
@@ -168,9 +175,12 @@ def _pytest(test: str) -> tuple[dict[str, int], str]:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-m", "proof", test]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-20_000:]
-    shown = [line for line in done.stdout.splitlines() if " acked, " in line]
+    words = (" acked, ", "SKIPPED")
+    shown = [line for line in done.stdout.splitlines() if any(word in line for word in words)]
     counts = {"campaigns": 1}
     for line in shown:
+        if " acked, " not in line:
+            continue
         counts["acked"] = counts.get("acked", 0) + int(line.split(" acked, ")[0].split()[-1])
     return counts, "\n".join(shown)
 

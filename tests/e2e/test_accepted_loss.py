@@ -141,6 +141,7 @@ def test_accepted_loss_gives_up_entries_that_all_voters_lost(make_cluster: MakeC
         assert not read(nodes["n4"], stream, count + 1)
 
 
+@pytest.mark.proof
 def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_the_operator_says_so(
     make_cluster: MakeCluster,
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_the_operator_says_
     assert max(int(path.name) for path in folders[0].iterdir()) > late
 
 
+@pytest.mark.proof
 def test_a_majority_that_comes_back_empty_is_waited_for_and_its_loss_told(
     make_cluster: MakeCluster,
 ) -> None:

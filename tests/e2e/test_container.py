@@ -184,7 +184,7 @@ def test_the_three_configurations_form_a_cluster(
     assert {one.stop() for one in containers} <= {0, 1}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_image_has_our_commands_and_each_has_its_package(image: Path) -> None:
     """The Spark jobs are in an image of their own."""
     bin_dir = image / "opt" / "streamd" / "bin"

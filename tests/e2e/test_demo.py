@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("more", [[], ["--single"]], ids=["three", "single"])
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["--single"], marks=pytest.mark.proof)], ids=["three", "single"]
+)
 def test_the_main_job_ends_well(more: list[str], tmp_path: Path) -> None:
     ran = subprocess.run(
         [

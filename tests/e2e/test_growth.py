@@ -66,7 +66,9 @@ def until(what: str, is_true: Any, within_s: float = 20.0) -> None:
         assert time.monotonic() < deadline, f"not {what} within {within_s} s"
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)]
+)
 def test_the_leader_may_go_as_soon_as_its_replicas_are_current(
     make_cluster: MakeCluster, how: signal.Signals
 ) -> None:

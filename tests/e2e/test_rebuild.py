@@ -142,7 +142,14 @@ def damaged(server: ServerProcess, what: str) -> None:
         shutil.rmtree(server.store_dir / "streamd" / "wal")
 
 
-@pytest.mark.parametrize("what", ["snapshots", "log", "both"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("snapshots", marks=pytest.mark.proof),
+        pytest.param("log", marks=pytest.mark.proof),
+        "both",
+    ],
+)
 def test_streams_are_rebuilt(tmp_path: Path, what: str) -> None:
     """Offline and untouched first; a dry run that tells; then all messages, sequences, subjects and
     the durable are back, and go on as ever."""
@@ -210,7 +217,7 @@ def test_streams_are_rebuilt(tmp_path: Path, what: str) -> None:
             assert json.load(answer) == {"status": "ok"}
 
 
-@pytest.mark.parametrize("what", ["log", "both"])
+@pytest.mark.parametrize("what", ["log", pytest.param("both", marks=pytest.mark.proof)])
 def test_a_stream_of_one_replica_in_a_cluster_is_rebuilt(
     make_cluster: MakeCluster, what: str
 ) -> None:

@@ -48,7 +48,14 @@ def _is_healthy(server: ServerProcess) -> bool:
     return False
 
 
-@pytest.mark.parametrize("named", ["all", "only the one without", "nobody but those with"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "all",
+        pytest.param("only the one without", marks=pytest.mark.proof),
+        pytest.param("nobody but those with", marks=pytest.mark.proof),
+    ],
+)
 def test_its_clients_use_streams_as_those_of_any_other(make_server: Start, named: str) -> None:
     """API, publishes with acks and in order, pulls, acks of deliveries, direct gets."""
     servers = start_cluster(make_server, who_names_whom=named)

