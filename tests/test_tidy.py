@@ -28,6 +28,7 @@ LEAVES = {
     "durations",
     "memory_share",
     "callbacks",
+    "go_json",
     "installation",
 }
 MAY_IMPORT = {

@@ -14,9 +14,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from streamd import errors
+from streamd import errors, go_json
 from streamd.api import times
 from streamd.errors import JsError
+from streamd.go_json import Number
 from streamd.types import Document
 
 INT_RANGES: Final = {
@@ -34,10 +35,6 @@ _DEPTH_MAX: Final = 100  # of nesting; the deepest request has five
 
 class _Refused(Exception):
     """A value that is not what its field wants; the text is the whole reason."""
-
-
-class _Number(str):
-    """A JSON number that is not a plain integer, as it was written."""
 
 
 class Shape:
@@ -125,9 +122,7 @@ def _fill_top(out: Document, value: Any, shape: Shape, is_strict: bool) -> None:
     if value is None:
         return
     if not isinstance(value, dict):
-        raise _Refused(
-            f"json: cannot unmarshal {_kind(value)} into Go value of type server.{shape.name}"
-        )
+        raise _Refused(go_json.misfit(go_json.kind(value), "Go value", f"server.{shape.name}"))
     _fill(out, value, shape, shape.name, is_strict)
 
 
@@ -148,7 +143,7 @@ def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
     if isinstance(wanted, str):
         return _convert_plain(value, wanted, path)
     if isinstance(wanted, Enum):
-        if isinstance(value, str) and not isinstance(value, _Number) and value in wanted.values:
+        if isinstance(value, str) and not isinstance(value, Number) and value in wanted.values:
             return wanted.values[value]
         raise _Refused(wanted.refusal(_as_text(value)))
     if isinstance(wanted, Shape):
@@ -183,13 +178,13 @@ def _zero(wanted: Any) -> Any:
 
 def _convert_plain(value: Any, wanted: str, path: str) -> Any:
     if wanted == "string":
-        if isinstance(value, str) and not isinstance(value, _Number):
+        if isinstance(value, str) and not isinstance(value, Number):
             return _clean(value)
     elif wanted == "bool":
         if isinstance(value, bool):
             return value
     elif wanted == "time.Time":
-        if isinstance(value, str) and not isinstance(value, _Number):
+        if isinstance(value, str) and not isinstance(value, Number):
             try:
                 return times.bounded(value)
             except ValueError as err:
@@ -199,26 +194,16 @@ def _convert_plain(value: Any, wanted: str, path: str) -> Any:
         if low <= value <= high:
             return value
         raise _Refused(_mismatch(value, path, wanted, literal=str(value)))
-    elif isinstance(value, _Number):
+    elif isinstance(value, Number):
         raise _Refused(_mismatch(value, path, wanted, literal=str(value)))
     raise _Refused(_mismatch(value, path, wanted))
 
 
 def _mismatch(value: Any, path: str, wanted: str, literal: str = "") -> str:
-    kind = _kind(value) + (f" {literal}" if literal else "")
+    kind = go_json.kind(value) + (f" {literal}" if literal else "")
     # Elements of a list are named without the words "Go struct field".
     place = path if path.rpartition(".")[2].isdigit() else f"Go struct field {path}"
-    return f"json: cannot unmarshal {kind} into {place} of type {wanted}"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | _Number):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object" if isinstance(value, dict) else "null"
+    return go_json.misfit(kind, place, wanted)
 
 
 def _type_name(wanted: Any) -> str:
@@ -228,7 +213,7 @@ def _type_name(wanted: Any) -> str:
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return str(value)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
@@ -247,7 +232,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-_decoder = json.JSONDecoder(parse_float=_Number, parse_constant=_refuse_constant)
+_decoder = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant)
 
 
 def _parse(text: str, position: int) -> tuple[Any, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from streamd import go_json
 from streamd.api.decoding import Enum, Shape
 
 
@@ -16,7 +17,7 @@ def _compression(text: str) -> str:
     if text.startswith('"') or text == "null":
         return "unknown compression algorithm"
     kind = {"t": "bool", "f": "bool", "[": "array", "{": "object"}.get(text[0], "number")
-    return f"json: cannot unmarshal {kind} into Go value of type string"
+    return go_json.misfit(kind, "Go value", "string")
 
 
 def _plain(*values: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from streamd.callbacks import ignore
 from streamd.node.env import NodeEnv, NodeThread
 from streamd.node.identity.node_identity import NodeIdentity
 from streamd.node.node_options import NodeOptions
@@ -58,7 +59,7 @@ class NodeLife:
         self.is_stopping = False  # from when the node was told to stop
         self.is_removed = False  # this server was removed from the cluster for good
         # Ends a node that can't go on: its process stops it.
-        self.give_up: Callable[[BaseException], None] = lambda err: None
+        self.give_up: Callable[[BaseException], None] = ignore
 
 
 class NodeHooks:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.machine.meta import MetaMachine
 from streamd.node.clock import ClockWatch
@@ -64,7 +65,7 @@ class LocalNode:
         *,
         env: NodeEnv | None = None,
         log: LogSink | None = None,
-        on_fatal: Callable[[BaseException], None] = lambda err: None,
+        on_fatal: Callable[[BaseException], None] = ignore,
     ) -> None:
         self._options = options
         self._wires = wires

@@ -19,6 +19,7 @@ from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from streamd.callbacks import ignore
 from streamd.limits import STALL_S
 from streamd.machine.message_headers import TRACE_ONLY, are_stored_as_sent, is_trace_only
 from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAcks, NamedStreams
@@ -207,8 +208,8 @@ class MessageRouter:
             if self._acks.take_batch(conn, subjects, replies, payloads):
                 return len(payloads)
         stream: CapturingStream | None = None
-        add_msg: Callable[[Msg], None] = _ignore
-        add_reply: Callable[[bytes], None] = _ignore
+        add_msg: Callable[[Msg], None] = ignore
+        add_reply: Callable[[bytes], None] = ignore
         length, size_text = -1, b""  # of the payload before
         routes, find, route_one = self._routes, self._find, self.fanout.route_one
         clock, until, dirty = (
@@ -378,6 +379,3 @@ class MessageRouter:
             for msgs, _ in waiting.collected.values()
         )
         waiting.post(self._server_sink)
-
-
-def _ignore(_value: object) -> None: ...

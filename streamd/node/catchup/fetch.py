@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, IncarnationError, StreamdError
 from streamd.raft.membership import Membership
 from streamd.store.transfer.manifest import FileFact, Manifest
@@ -342,7 +343,7 @@ class SnapshotFetch:
             self._start_over(result)
         elif not self._host.is_wanted(self.uid, self._manifest.index):
             self.stop()
-            self.target.drop(lambda outcome: None)
+            self.target.drop(ignore)
         else:
             self.state = CLOSING
             mine = self._mine(lambda outcome: self._on_closed())
@@ -407,7 +408,7 @@ class SnapshotFetch:
         """
         if not isinstance(err, StreamdError):
             raise err
-        self.target.drop(lambda outcome: None)
+        self.target.drop(ignore)
         is_told = False
         if isinstance(err, DiskError):
             self._delay_s = limits.CATCHUP_RETRY_S_MAX

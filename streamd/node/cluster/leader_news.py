@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamd.callbacks import ignore
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
@@ -37,7 +38,7 @@ class LeaderNews:
         self._peers = peers
         self._announced: set[Uid] = set()  # about to be told
         self._told: dict[Uid, Term] = {}  # what this node said it leads, and in which term
-        self.on_changed: Callable[[Uid], None] = lambda uid: None
+        self.on_changed: Callable[[Uid], None] = ignore
 
     def record_own(self, uid: Uid, term: Term, *, is_ready: bool) -> None:
         """Record that this node began or ceased to lead a group, and tell all nodes soon."""

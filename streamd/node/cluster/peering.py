@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamd.callbacks import ignore
 from streamd.errors import ConfigError
 from streamd.node.cluster.leader_news import LeaderNews
 from streamd.node.cluster.node_facts import NodeFacts
@@ -45,7 +46,7 @@ class Peering:
         self._incarnations = incarnations
         self._bootstrap: Bootstrap | None = None
         self._removal: ServerRemoval | None = None
-        self.on_link_down: Callable[[NodeId], None] = lambda node_id: None
+        self.on_link_down: Callable[[NodeId], None] = ignore
         self._has_joined = False  # a cluster that was there, in this process's life
 
     def judge_by(self, bootstrap: Bootstrap, removal: ServerRemoval) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from streamd import limits
+from streamd import go_json, limits
 from streamd.durations import format_duration
 from streamd.machine.asset_configs import ConsumerConfig
 from streamd.node.ports import DeliverSink
@@ -147,12 +147,11 @@ def _parse_json(text: bytes, options: PullOptions) -> None:
 
 
 def _misfit(value: object, key: str) -> str:
-    kinds = {str: "string", bool: "bool", list: "array", dict: "object"}
-    kind = kinds.get(type(value), "number")
+    kind = go_json.kind(value)
     goal = _GO_TYPES.get(key, "bool" if key == "no_wait" else "string")
     if kind == "number" and key in _GO_TYPES:
         kind = f"number {value}"
-    return f"json: cannot unmarshal {kind} into Go struct field .{key} of type {goal}"
+    return go_json.misfit(kind, f"Go struct field .{key}", goal)
 
 
 def _json_fault(err: json.JSONDecodeError) -> str:

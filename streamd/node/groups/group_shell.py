@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import errors
+from streamd.callbacks import ignore
 from streamd.machine.commands import Command, encode
 from streamd.node.groups.inbox import InboxMessage
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
@@ -28,7 +29,7 @@ class GroupShell:
         self.on_events: Callable[[Events], None] | None = None
         self.on_ready: list[Callable[[], None]] = []  # once: this node leads and has applied all
         self.call_soon: Callable[..., object] = _call
-        self.post: Callable[[InboxMessage], None] = _ignore
+        self.post: Callable[[InboxMessage], None] = ignore
 
     def attach(
         self, *, post: Callable[[InboxMessage], None], call_soon: Callable[..., object]
@@ -41,7 +42,7 @@ class GroupShell:
         """Lead nowhere any more: such rings would stay in memory, for the garbage collector hardly
         ever looks at what is old."""
         self.call_soon = _call
-        self.post = _ignore
+        self.post = ignore
         self.on_events = None
 
 
@@ -71,7 +72,3 @@ class Proposer:
 
 def _call(callback: Callable[..., object], *args: Any) -> object:
     return callback(*args)
-
-
-def _ignore(message: InboxMessage) -> None:
-    """No monitor takes messages yet, or any more."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, StreamdError, is_passing
 from streamd.machine.indexes.index import StreamIndex
 from streamd.node.groups.block_port import BlockPort
@@ -44,9 +45,9 @@ class Unreadable:
 
     def let_go(self) -> None:
         """Tell no listener any more; see Group.let_go."""
-        self._on_found = lambda err, is_new: None
-        self._on_over = lambda: None
-        self._renew = lambda block_no: None
+        self._on_found = ignore
+        self._on_over = ignore
+        self._renew = ignore
 
     def __bool__(self) -> bool:
         return bool(self._seqs)

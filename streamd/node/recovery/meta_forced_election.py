@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from streamd import errors, limits
+from streamd.callbacks import ignore
 from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.cluster.peer_requests import Answer
 from streamd.node.context import NodeContext
@@ -103,7 +104,7 @@ class MetaForcedElection:
             self.stand_in(names, used_to)
         elif self._peers is not None:
             args = [META_UID, names, used_to]
-            self._peers.call(candidate, "stand_in", args, lambda answer: None)
+            self._peers.call(candidate, "stand_in", args, ignore)
 
     def stand_in(self, names: list[NodeId], used_to: Index) -> None:
         """Make this node's member stand for election."""

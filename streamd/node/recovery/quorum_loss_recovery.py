@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
 from streamd.machine.asset_configs import StreamConfig
@@ -258,7 +259,7 @@ class QuorumLossRecovery:
         unused = max([last, *self._context.wal.groups]) - meta_group.raft.last_index
         nothing = [commands.CHECKPOINT, self._context.env.clock.now_ns(), 0, 0]
         for _ in range(max(0, unused) + limits.LOST_INDEXES):
-            self._propose(nothing, lambda outcome: None)
+            self._propose(nothing, ignore)
         for stream in found:
             command = [
                 commands.ADOPT_STREAM,

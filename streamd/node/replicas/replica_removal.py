@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.cluster.peer_requests import Answer
 from streamd.node.ports import Peers
@@ -40,7 +41,7 @@ class ReplicaRemoval:
         self._groups = groups
         self._leaders = leaders
         self._peers = peers
-        self.on_left: Callable[[Uid], None] = lambda uid: None
+        self.on_left: Callable[[Uid], None] = ignore
         self._waiting: dict[Uid, None] = {}  # those that were answered last at the end
         self._asked: set[Uid] = set()  # whose question is under way
 

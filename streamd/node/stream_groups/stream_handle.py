@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import limits
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.streams.stream import StreamMachine
@@ -43,7 +44,7 @@ class LocalStream:
 
     def release(self) -> None:
         """The group has stopped, and this is no stream of the node any more; see Group.release."""
-        self.store.on_error = lambda err: None
+        self.store.on_error = ignore
         self.machine.let_go()
         self.group.release()
 

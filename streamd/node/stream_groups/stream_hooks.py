@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamd.callbacks import ignore
 from streamd.errors import StreamdError
 from streamd.node.ports import PublishSink
 from streamd.types import Msg
@@ -21,23 +22,11 @@ class StreamHooks:
         """Lead to the node no more."""
         # Publishes that another member is to take. Where no other node can lead, nobody answers
         # them: the client's timeout is the honest answer.
-        self.pass_on: Callable[[list[Msg], list[bytes], PublishSink], None] = _drop
+        self.pass_on: Callable[[list[Msg], list[bytes], PublishSink], None] = ignore
         # Something is damaged: (error, is it news, in which block if that is known).
-        self.on_damaged: Callable[[StreamdError, bool, int], object] = _ignore_damage
-        self.on_mended: Callable[[], object] = _ignore  # nothing is damaged any more
+        self.on_damaged: Callable[[StreamdError, bool, int], object] = ignore
+        self.on_mended: Callable[[], object] = ignore  # nothing is damaged any more
         self.is_disk_short: Callable[[], bool] = _never
-
-
-def _drop(msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
-    """Send no answer."""
-
-
-def _ignore_damage(err: StreamdError, is_new: bool, block_no: int) -> None:
-    """Send no notice."""
-
-
-def _ignore() -> None:
-    """Send no notice."""
 
 
 def _never() -> bool:

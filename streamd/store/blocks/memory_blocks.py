@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
@@ -122,9 +123,7 @@ class MemoryStreamStore:
             for block_no, blobs in self._blobs.items()
         }
 
-    def load_snapshot(
-        self, on_void: Callable[[str], object] = lambda fault: None
-    ) -> LoadedSnapshot | None:
+    def load_snapshot(self, on_void: Callable[[str], object] = ignore) -> LoadedSnapshot | None:
         """Return the newest snapshot that is kept, be it an installed one."""
         return self._saved
 
