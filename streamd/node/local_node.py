@@ -231,11 +231,11 @@ class LocalNode:
 
     def _on_cluster_decided(self, is_uncertain: bool) -> None:
         identity = self.parts.context.identity
-        text = "cluster joined" if is_uncertain else "cluster founded"
+        text = "cluster joined" if is_uncertain else "cluster formed"
         self._log.info(text, id=identity.cluster_id)
         self.parts.meta.member.start()
-        founders = [] if is_uncertain else list(identity.voters)
-        self.parts.cluster.peering.renew_hello(founders)
+        bootstrap_members = [] if is_uncertain else list(identity.voters)
+        self.parts.cluster.peering.renew_hello(bootstrap_members)
 
     # --- stop -------------------------------------------------------------------------------
 

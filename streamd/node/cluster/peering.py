@@ -74,16 +74,16 @@ class Peering:
             **self._incarnations.hello(),
         }
 
-    def renew_hello(self, founders: list[NodeId]) -> None:
+    def renew_hello(self, bootstrap_members: list[NodeId]) -> None:
         """Tell the nodes that this one met before that it belongs to a cluster now.
 
-        The node that forms the cluster tells the other `founders`: a hello that came first would
-        make them think that they had been in the cluster and forgot.
+        The node that forms the cluster tells the other `bootstrap_members`: a hello that came first
+        would make them think that they had been in the cluster and forgot.
         """
-        self._has_joined = not founders
+        self._has_joined = not bootstrap_members
         if self._peers is not None:
             for node_id in self._peers.nodes():
-                if node_id not in founders:
+                if node_id not in bootstrap_members:
                     self._peers.note(node_id, "hello", [self.hello()])
                 self._introduce_to(node_id)
 

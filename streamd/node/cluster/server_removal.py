@@ -26,8 +26,8 @@ from streamd.types import Index, NodeId
 class ServerRemoval:
     """Removals as one node judges and obeys them.
 
-    `on_removed_here(err)`: this server is out, and serves nothing any more. `renew_hello(founders)`
-    tells the peers what this node says of itself now.
+    `on_removed_here(err)`: this server is out, and serves nothing any more.
+    `renew_hello(bootstrap_members)` tells the peers what this node says of itself now.
     """
 
     def __init__(
