@@ -213,15 +213,13 @@ class Authenticator:
     def _judge_certificate(
         self, mapped: CertificateUsers, connect: dict[str, Any], tls: TlsFacts | None
     ) -> Identity | Check | None:
-        """Judge by the certificate alone; a password only if its user has one."""
+        """Judge by the certificate; the password counts too, and who has none gives none."""
         if tls is None or not tls.certificates:
             return None
         name = mapped.find(tls.certificates[0])
         if name is None:
             return None
         user = self._users[name]
-        if not user.password:
-            return self._identity(user)
         return self._compare(self._identity(user), _text(connect, "pass"), user.password)
 
     def remember(self, hashed: str, secret: str) -> None:

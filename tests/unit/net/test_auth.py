@@ -238,7 +238,8 @@ def _tls(subject: str, *names: str) -> TlsFacts:
     ("connect", "tls", "expected"),
     [
         ({}, _tls("CN=carol"), "CN=carol"),
-        ({"user": "dave", "pass": "d"}, _tls("CN=carol"), "CN=carol"),
+        ({"user": "dave"}, _tls("CN=carol"), "CN=carol"),
+        ({"user": "dave", "pass": "d"}, _tls("CN=carol"), None),
         ({}, _tls("CN=x", "dave"), None),
         ({"pass": "d"}, _tls("CN=x", "dave"), "dave"),
         ({"user": "zed", "pass": "d"}, _tls("CN=x", "dave"), "dave"),
@@ -252,8 +253,8 @@ def _tls(subject: str, *names: str) -> TlsFacts:
 def test_a_certificate_says_who_a_client_is(
     connect: dict[str, str], tls: TlsFacts | None, expected: str | None
 ) -> None:
-    """A name in CONNECT counts nothing, a password only if that user has one; without a
-    certificate nobody is let in, `no_auth_user` or not."""
+    """A name in CONNECT counts nothing, the password is that user's or none; without a certificate
+    nobody is let in, `no_auth_user` or not."""
     options = Options(
         users=[User("CN=carol"), User("dave", "d")],
         no_auth_user="dave",
