@@ -238,6 +238,19 @@ PEER_FAULTS_TOLD_MAX: Final = 64  # kinds of failure of one link that the log is
 
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
 UNSERVED_AT_STOP_S: Final = 0.2  # clients wait so long for the end of a server whose groups left
+WEBSOCKET_HANDSHAKE_S: Final = 10.0  # where none is configured: a socket without one holds a file
+WEBSOCKET_HANDSHAKES_MAX: Final = 1024  # under way at once; more are closed unheard
+WEBSOCKET_REQUEST_BYTES_MAX: Final = 64 * 1024  # of one handshake: cookies may be tokens
+WEBSOCKET_STRANGER_BYTES: Final = 64 * 1024  # in a frame of a client that has not logged in
+WEBSOCKET_FRAME_BYTES_MIN: Final = 1024 * 1024  # clients send many small messages in one frame
+WEBSOCKET_FRAME_PAYLOADS: Final = (
+    8  # a frame may hold so many times `max_payload`, within these two
+)
+WEBSOCKET_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+WEBSOCKET_CHUNK_BYTES: Final = 256 * 1024  # content of frames that is handled at once
+WEBSOCKET_PLAIN_BYTES: Final = 64  # so little is not compressed
+WEBSOCKET_BROWSER_FRAME_BYTES: Final = 4096  # as nats-server: browsers are served better by these
+WEBSOCKET_CLOSE_TEXT_BYTES: Final = 123  # a control frame has 125 bytes, of which two are the code
 HTTP_SHUTDOWN_S: Final = 0.5  # for answers under way when the server stops
 HTTP_CONNECTIONS_MAX: Final = 64  # at once: who only connects takes a file that streams may need
 HTTP_FIRST_REQUEST_S: Final = 5.0  # until a connection must have asked something

@@ -15,7 +15,8 @@ _SIOCGIFCONF = 0x8912  # Linux: all IPv4 addresses, interface by interface
 
 
 def client_urls(options: Options, port: int) -> list[str]:
-    """URLs for clients: the advertised address, else every address that this server listens on."""
+    """URLs for clients of the listener that `options` are of: the advertised address, else every
+    address that this server listens on."""
     if options.client_advertise:
         return [join_address(*client_address(options.client_advertise, port))]
     hosts = _reachable() if options.host in WILDCARDS else [options.host]
@@ -23,14 +24,18 @@ def client_urls(options: Options, port: int) -> list[str]:
 
 
 def listen_error(what: str, host: str, port: int, err: BaseException) -> str:
-    """The reason why a listener failed, in Go's words: tools read these lines."""
-    if isinstance(err, OverflowError) or port > 65535:
-        reason = f"listen tcp: address {port}: invalid port"
-    else:
-        number = getattr(err, "errno", None)
-        words = os.strerror(number).lower() if number and number > 0 else str(err)
-        reason = f"listen tcp {join_address(host, max(port, 0))}: bind: {words}"
+    """The line of a listener that failed: tools read it."""
+    reason = listen_reason(host, port, err)
     return f'Error listening on {what}: {join_address(host, max(port, 0))}, "{reason}"'
+
+
+def listen_reason(host: str, port: int, err: BaseException) -> str:
+    """The reason why a listener failed, in Go's words."""
+    if isinstance(err, OverflowError) or port > 65535:
+        return f"listen tcp: address {port}: invalid port"
+    number = getattr(err, "errno", None)
+    words = os.strerror(number).lower() if number and number > 0 else str(err)
+    return f"listen tcp {join_address(host, max(port, 0))}: bind: {words}"
 
 
 def addresses_of(host: str) -> list[str]:

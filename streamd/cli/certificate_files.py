@@ -7,9 +7,11 @@ from streamd.config.options import Options
 
 def check(options: Options) -> None:
     """Raise ConfigError, which names the place of the block, if its files can't be used."""
-    if options.tls is None:
+    blocks = [tls for tls in (options.tls, options.websocket.tls) if tls is not None]
+    if not blocks:
         return
     # OpenSSL and certificates cost a tenth of a second, which a server in clear saves.
     from streamd.net.tls.context import server_context
 
-    server_context(options.tls)
+    for tls in blocks:
+        server_context(tls)

@@ -40,6 +40,7 @@ from streamd.obs.server_log import Log
 if TYPE_CHECKING:
     from streamd.net.route.links import ClusterLinks
     from streamd.net.tls.acceptor import TlsAcceptor
+    from streamd.net.websocket.websocket_listener import WebSocketListener
     from streamd.node.local_node import LocalNode
 
 _TO_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
@@ -81,6 +82,7 @@ class ServerProcess:
         self._node: LocalNode | None = None
         self._cluster: ClusterLinks | None = None
         self._listener: Listener | None = None
+        self._websocket: WebSocketListener | None = None
         self._http: HttpServer | None = None
         self._http_tls: TlsAcceptor | None = None
         self._handshakes = Handshakes()  # of TLS, for all that listens
@@ -213,6 +215,8 @@ class ServerProcess:
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("port", options.host, options.port, err)
             raise StartError(text) from err
+        if options.websocket.is_enabled:
+            await self._start_websocket(self._listener)
         if self._cluster is not None:
             self._share_urls(self._cluster)
         self._is_started = True
@@ -239,6 +243,33 @@ class ServerProcess:
             log.warning(
                 'Clients that are not using "TLS Handshake First" option will fail to connect'
             )
+
+    async def _start_websocket(self, clients: Listener) -> None:
+        from streamd.net.websocket.websocket_listener import WebSocketListener
+
+        settings, log = self._options.websocket, self._log
+        try:
+            listener = WebSocketListener(
+                self._options,
+                clients,
+                server_id=self._server_id,
+                server_name=self._server_name,
+                has_jetstream=self._node is not None,
+            )
+            if settings.port > 65535:
+                raise OverflowError(settings.port)
+            await listener.start()
+        except ConfigError as err:
+            raise StartError(str(err)) from err
+        except (OSError, OverflowError) as err:
+            text = addresses.listen_reason(settings.host, settings.port, err)
+            raise StartError(f"Unable to listen for websocket connections: {text}") from err
+        self._websocket = listener
+        self._monitoring.websocket_port = listener.port
+        address = join_address(settings.host, listener.port)
+        log.info(f"Listening for websocket clients on {listener.scheme}://{address}")
+        if settings.tls is None:
+            log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
 
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""
@@ -318,6 +349,14 @@ class ServerProcess:
         listener = self._listener
         cluster.on_urls(listener.set_connect_urls)
         cluster.set_client_urls(addresses.client_urls(self._options, listener.port))
+        if self._websocket is not None:
+            cluster.on_websocket_urls(self._websocket.set_connect_urls)
+            self._share_websocket_urls(cluster, self._options)
+
+    def _share_websocket_urls(self, cluster: ClusterLinks, options: Options) -> None:
+        if self._websocket is not None:
+            urls = addresses.client_urls(options.for_websocket(), self._websocket.port)
+            cluster.set_websocket_urls(urls)
 
     async def _start_jetstream(self) -> None:
         options, log = self._options, self._log
@@ -412,6 +451,9 @@ class ServerProcess:
         services = {"nats": ("nats", options.host, self._listener.port)}
         if self._cluster is not None:
             services["cluster"] = ("nats", options.cluster.host, self._cluster.port)
+        if self._websocket is not None:
+            scheme, port = self._websocket.scheme, self._websocket.port
+            services["websocket"] = (scheme, options.websocket.host, port)
         if self._http is not None:
             services["monitoring"] = (
                 "http",
@@ -576,6 +618,7 @@ class ServerProcess:
         self._monitoring.reloaded(fresh)
         if self._cluster is not None and self._draining is None:
             self._cluster.set_client_urls(addresses.client_urls(fresh, self._listener.port))
+            self._share_websocket_urls(self._cluster, fresh)
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
 
     def _lame_duck(self) -> None:
@@ -586,7 +629,9 @@ class ServerProcess:
         self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
         self._draining = self._tasks.create_task(self._drain(self._listener), name="lame-duck")
         if self._cluster is not None:
-            self._cluster.set_client_urls([])  # clients are told of the others only
+            # Clients are told of the others only.
+            self._cluster.set_client_urls([])
+            self._cluster.set_websocket_urls([])
 
     async def _drain(self, listener: Listener) -> None:
         await listener.lame_duck()

@@ -33,7 +33,7 @@ _FIXED_OF_TLS = {
 _NO_TLS = TlsOptions()
 # Told of in lines of their own, or not settings.
 _APART = {
-    *("users", "jetstream", "cluster", "tls"),
+    *("users", "jetstream", "cluster", "tls", "websocket"),
     *("config_file", "config_digest", "warnings", "unserved"),
     *("is_open_besides_system", "has_unserved_users"),
     *("cluster_place", "allows_open_cluster"),
@@ -55,6 +55,13 @@ _KEYS_OF_CLUSTER = {
     "username": "cluster.authorization.user",
     "password": "cluster.authorization.password",
     "auth_timeout_s": "cluster.authorization.timeout",
+}
+_KEYS_OF_WEBSOCKET = {
+    "is_compressing": "websocket.compression",
+    "username": "websocket.authorization.user",
+    "password": "websocket.authorization.password",
+    "token": "websocket.authorization.token",
+    "auth_timeout_s": "websocket.authorization.timeout",
 }
 _KEYS_OF_JETSTREAM = {
     "max_memory": "jetstream.max_memory_store",
@@ -92,6 +99,9 @@ def refuse_fixed(old: Options, new: Options) -> None:
         raise ConfigError(
             f"config reload not supported for the cluster, but for its routes: {key} changed"
         )
+    for name in _differing(old.websocket, new.websocket):
+        key = _KEYS_OF_WEBSOCKET.get(name) or f"websocket.{_plain(name)}"
+        raise ConfigError(f"config reload not supported for Websocket: {key} changed")
     for name in _differing(old.jetstream, new.jetstream):
         key = _KEYS_OF_JETSTREAM.get(name) or f"jetstream.{_plain(name)}"
         raise ConfigError(f"config reload not supported for JetStream: {key} changed")

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamd.config.cluster_options import ClusterOptions, client_address
 from streamd.config.tls_options import TlsOptions
+from streamd.config.websocket_options import WebSocketOptions
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 from streamd.limits import (
@@ -52,6 +53,7 @@ class User:
     password: str = ""  # plain, or a bcrypt hash ($2a$...)
     permissions: Permissions | None = None
     account: str = ACCOUNT
+    connection_types: frozenset[str] = frozenset()  # ways it may connect; empty: any
 
 
 @dataclass(slots=True)
@@ -162,6 +164,7 @@ class Options:
 
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    websocket: WebSocketOptions = field(default_factory=WebSocketOptions)
 
     config_file: str = ""
     config_digest: str = ""
@@ -189,6 +192,28 @@ class Options:
     @property
     def has_http(self) -> bool:
         return self.http_port != 0 or self.https_port != 0
+
+    def for_websocket(self) -> Options:
+        """Return the options as they hold for WebSocket clients: that listener's address, logins.
+
+        A name or token of its own replaces the single one of other clients.
+        """
+        own = self.websocket
+        login = own if own.username or own.token else self
+        return replace(
+            self,
+            username=login.username,
+            password=login.password,
+            token=login.token,
+            host=own.host,
+            port=own.port,
+            client_advertise=own.advertise,
+            tls=None if own.tls is None else replace(own.tls, is_verifying=False),  # not in INFO
+            allows_non_tls=False,
+            no_auth_user=own.no_auth_user or self.no_auth_user,
+            auth_timeout_s=own.auth_timeout_s or self.auth_timeout_s,
+            ping_interval_ns=own.ping_interval_ns or self.ping_interval_ns,
+        )
 
     @property
     def is_clustered(self) -> bool:
@@ -264,11 +289,24 @@ def finish(options: Options) -> Options:
             " strictly lower than lame duck duration"
             f" ({format_duration(options.lame_duck_duration_ns)})"
         )
-    if options.no_auth_user and options.no_auth_user not in {u.name for u in options.users}:
-        raise ConfigError(
-            f'no_auth_user: "{options.no_auth_user}" not present as user or nkey in'
-            " authorization block or account configuration"
-        )
+    options.websocket.check(has_users=bool(options.users), has_operators=options.has_unserved_users)
+    no_auth_users = [options.no_auth_user]
+    if options.websocket.is_enabled:
+        no_auth_users.append(options.websocket.no_auth_user)
+    for name in no_auth_users:
+        if name and name not in {user.name for user in options.users}:
+            raise ConfigError(
+                f'no_auth_user: "{name}" not present as user or nkey in'
+                " authorization block or account configuration"
+            )
+    advertise = options.websocket.advertise
+    if advertise:
+        try:
+            client_address(advertise, DEFAULT_PORT)
+        except ValueError as err:
+            raise ConfigError(
+                f'invalid websocket advertise value of "{advertise}": {err}'
+            ) from None
     return options
 
 

@@ -30,6 +30,7 @@ from streamd.config.values import (
     mismatch,
     plain_text,
 )
+from streamd.config.websocket_reader import read_websocket
 from streamd.durations import SECOND_NS, format_duration
 
 
@@ -61,7 +62,7 @@ _UNSERVED_TOP = Unserved(
         """
         syslog remote_syslog prof_port prof_block_rate no_system_account no_system
         no_sys_acc disable_sublist_cache no_sublist_cache ocsp_cache gateway leafnodes leaf
-        websocket ws mqtt default_js_domain connect_error_reports reconnect_error_reports
+        mqtt default_js_domain connect_error_reports reconnect_error_reports
         no_fast_producer_stall feature_flags write_timeout
         """
     ),
@@ -163,6 +164,7 @@ class _Reader:
                 "tls": self._tls,
                 "allow_non_tls": self._blocks.flag("allows_non_tls"),
                 "ocsp": self._ocsp,
+                "websocket|ws": self._websocket,
                 "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
             },
             unserved=_UNSERVED_TOP,
@@ -250,6 +252,9 @@ class _Reader:
             raise value.error("error parsing ocsp config: unsupported type string")
         if not is_off:
             self._blocks.refuse(value, '"ocsp" is not served by this version')
+
+    def _websocket(self, block: Value) -> None:
+        self._options.websocket = read_websocket(block, self._blocks)
 
     # --- peers ------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required nkeys"))
 _CONNECTION_TYPES = words("STANDARD WEBSOCKET MQTT MQTT_WS LEAFNODE LEAFNODE_WS IN_PROCESS")
+_SERVED_TYPES = words("STANDARD WEBSOCKET")
 OPERATORS = words("operator operators roots root root_operators root_operator")
 # All of an account's keys come under its "accounts", which is refused as a whole.
 _UNSERVED_ACCOUNT = Unserved(
@@ -130,7 +131,7 @@ class UsersReader:
     def _user(self, entry: Value, account: str) -> User | None:
         user = User("", account=account)
         nkeys: list[Value] = []
-        ways: list[str] = []  # by which the user may connect; there is only STANDARD here
+        ways: list[str] = []  # by which the user may connect
         ways_at = [entry]
 
         def connection_types(value: Value) -> None:
@@ -163,7 +164,8 @@ class UsersReader:
             return None
         if not user.name:
             raise entry.error("User entry requires a user")
-        if ways and "STANDARD" not in ways:
+        user.connection_types = frozenset(ways)
+        if ways and not _SERVED_TYPES & user.connection_types:
             self._options.has_unserved_users = True
             self._blocks.refuse(
                 ways_at[-1],

@@ -324,6 +324,7 @@ _NOTES: Final[dict[str, Check]] = {
     "gate.msgs": _are_gate_msgs,
     "net.peers": _row(_dict_of(_is_text)),
     "net.urls": _are_texts,
+    "net.ws_urls": _are_texts,
 }
 _CALLS: Final[dict[str, Check]] = {
     "bootstrap": _row(_is_text, _are_texts),

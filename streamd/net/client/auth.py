@@ -25,29 +25,35 @@ from streamd.net.tls.facts import TlsFacts
 from streamd.subjects import is_subset, matches
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
+STANDARD: Final = "STANDARD"
+WEBSOCKET: Final = "WEBSOCKET"
+"""Connection types, as users' `allowed_connection_types` names them."""
 _BCRYPT: Final = re.compile(r"^\$2[abxy]\$\d{2}\$")
 
 
 @dataclass(slots=True)
 class ClientPolicy:
-    """The configuration that holds for clients now.
+    """The configuration that holds for the clients of one listener now.
 
-    One object for the life of a server, shared by all its connections: a reload replaces the
+    One object for the life of a server, shared by the listener's connections: a reload replaces the
     fields, so everybody who looks later sees the new ones.
     """
 
     options: Options
     auth: Authenticator
+    connection_type: str
     tls: Entrance | None = None  # None: clients speak in clear
 
     @classmethod
-    def of(cls, options: Options) -> ClientPolicy:
-        return cls(options, Authenticator(options))
+    def of(cls, options: Options, connection_type: str = STANDARD) -> ClientPolicy:
+        """Return the policy of a listener; `connection_type` is what users' configuration calls
+        its clients."""
+        return cls(options, Authenticator(options, connection_type), connection_type)
 
     def reload(self, options: Options) -> None:
         """Use another configuration from here on."""
         self.options = options
-        self.auth = Authenticator(options, self.auth)
+        self.auth = Authenticator(options, self.connection_type, self.auth)
 
 
 @dataclass(slots=True)
@@ -139,14 +145,26 @@ class Check:
 
 
 class Authenticator:
-    """Judges CONNECT options against the configured token, user or users."""
+    """Judges CONNECT options against the configured token, user or users.
 
-    def __init__(self, options: Options, before: Authenticator | None = None) -> None:
+    Users who may not connect in this way are unknown here.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        connection_type: str = STANDARD,
+        before: Authenticator | None = None,
+    ) -> None:
         """`before`: of the configuration until now; who passed its checks is not tried again."""
         self.is_required = options.is_auth_required
         self._administrators = Administrators(options)
         self._token = options.token
-        self._users: dict[str, User] = {user.name: user for user in options.users}
+        self._users: dict[str, User] = {
+            user.name: user
+            for user in options.users
+            if not user.connection_types or connection_type in user.connection_types
+        }
         if options.username and options.username not in self._users:
             self._users[options.username] = User(
                 options.username, options.password, options.default_permissions

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from streamd.net.client.auth import ClientPolicy
 from streamd.net.client.profile import ClientProfile
 from streamd.net.client.reauthentication import Judged
+from streamd.net.client.server_info import ServerInfo
 from streamd.net.monitoring.stats import Connection, ConnectionStats, last_stats
 
 
@@ -18,6 +20,14 @@ class ClientConnection(Connection, Judged, Protocol):
 
     @property
     def profile(self) -> ClientProfile: ...
+
+    @property
+    def policy(self) -> ClientPolicy:
+        """The configuration that holds for the connection: one object a listener."""
+
+    @property
+    def info(self) -> ServerInfo:
+        """The document that describes the server to it."""
 
     def close(self, reason: str, text: bytes = b"") -> None:
         """End the connection when its buffered output has gone."""

@@ -43,19 +43,19 @@ class Connection(asyncio.Protocol):
         "_connections",
         "_guard",
         "_held",
-        "_info",
         "_is_stalled",
         "_keep_alive",
         "_linger_timer",
         "_loop",
         "_parser",
         "_passwords",
-        "_policy",
         "_router",
         "_tracer",
         "_transport",
+        "info",
         "last_read_ns",
         "output",
+        "policy",
         "profile",
         "reason",
         "session",
@@ -73,11 +73,11 @@ class Connection(asyncio.Protocol):
         tracer: Tracer | None,
     ) -> None:
         """`tracer`: of the log's protocol trace; None: this connection is not traced."""
-        self._policy = policy
+        self.policy = policy
         self._router = router
         self._connections = connections
         self._passwords = passwords
-        self._info = info
+        self.info = info
         self._loop = loop
         self._tracer = tracer
         options = policy.options
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         if refusal:
             self.close("Maximum Connections Exceeded", refusal)
             return
-        tls = self._policy.tls
+        tls = self.policy.tls
         if tls is not None:
             tls.enter(self, transport, self._loop)
             return
@@ -136,8 +136,8 @@ class Connection(asyncio.Protocol):
 
     def _begin_service(self) -> None:
         """Start the timers of a client that may speak its protocol."""
-        options = self._policy.options
-        if self._policy.auth.is_required and options.auth_timeout_s > 0:
+        options = self.policy.options
+        if self.policy.auth.is_required and options.auth_timeout_s > 0:
             self._auth_timer = self._loop.call_later(options.auth_timeout_s, self._on_auth_timeout)
         self._keep_alive.start()
 
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
 
     def introduce(self, *, is_tls_first: bool = False) -> None:
         """Send INFO."""
-        line = self._info.line(cid=self.cid, ip=self.ip, is_tls_first=is_tls_first)
+        line = self.info.line(cid=self.cid, ip=self.ip, is_tls_first=is_tls_first)
         self.output.out.append(line)
         self.output.flush()
 
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
         self._end(reason)
         self._transport.close()
         # A client that reads no more must not keep its buffer alive.
-        linger_s = self._policy.options.write_deadline_ns / 1e9
+        linger_s = self.policy.options.write_deadline_ns / 1e9
         self._linger_timer = self._loop.call_later(linger_s, self._transport.abort)
 
     def cut_off(self) -> None:
@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
             self._auth_timer.cancel()
             self._auth_timer = None
         named = (self.profile.connect or {}).get("user")
-        if named and self._policy.auth.is_mapping:
+        if named and self.policy.auth.is_mapping:
             self._connections.report_other_name(named, cid=self.cid, ip=self.ip)
         if self._tracer is not None:
             self._tracer.identified(self.profile)
@@ -484,7 +484,7 @@ class Connection(asyncio.Protocol):
 
     def apply_options(self) -> None:
         """Use the limits of a configuration that was read again."""
-        options = self._policy.options
+        options = self.policy.options
         self._parser.limit(
             max_payload=options.max_payload, max_control_line=options.max_control_line
         )
@@ -492,13 +492,13 @@ class Connection(asyncio.Protocol):
     def send_info(self, *, is_lame_duck: bool = False) -> None:
         """Tell the client how the server is now; not a client that would not understand."""
         if self.session.is_told_infos and not self.is_closed:
-            line = self._info.line(cid=self.cid, ip=self.ip, is_lame_duck=is_lame_duck)
+            line = self.info.line(cid=self.cid, ip=self.ip, is_lame_duck=is_lame_duck)
             self.output.out.append(line)
             if not self._router.output_queue.is_in_chunk:
                 self.output.flush()
 
     def _send_connect_info(self) -> None:
-        line = self._info.line(cid=self.cid, ip=self.ip, is_connect_info=True)
+        line = self.info.line(cid=self.cid, ip=self.ip, is_connect_info=True)
         self.output.out.append(line)
 
     def _send_ping(self) -> None:
@@ -522,6 +522,10 @@ class Connection(asyncio.Protocol):
     @property
     def port(self) -> int:
         return self.profile.port
+
+    @property
+    def is_websocket(self) -> bool:
+        return self.profile.is_websocket
 
     @property
     def is_closed(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Protocol
 
 from streamd.config.options import Options
 from streamd.net.client.auth import ClientPolicy
@@ -24,8 +25,24 @@ from streamd.net.tls.handshakes import Handshakes
 from streamd.obs.server_log import Log
 
 
+class OtherListener(Protocol):
+    """A listener of another kind, whose clients are the same server's."""
+
+    @property
+    def info(self) -> ServerInfo: ...
+
+    def stop_listening(self) -> None:
+        """Accept no more clients; those that are connected stay."""
+
+    def refuse(self) -> None:
+        """Have the kernel refuse clients from this moment on."""
+
+    def reload(self, options: Options) -> bool:
+        """Use new options; returns True if its INFO says something else now."""
+
+
 class Listener:
-    """Serves the client protocol on one address.
+    """Serves the client protocol on one address, and owns what listeners of all kinds share.
 
     `connections_max`, if not 0, is how many connections the process can afford, whatever the
     options allow.
@@ -62,7 +79,8 @@ class Listener:
         )
         self.host = options.host
         self.port = options.port
-        self._log = log
+        self.others: list[OtherListener] = []
+        self.log = log
         self._server: asyncio.Server | None = None
 
     def _entrance(self, options: Options) -> Entrance | None:
@@ -86,31 +104,33 @@ class Listener:
         self.info.set_address(options, self.port)
 
     def make_connection(self, loop: asyncio.AbstractEventLoop | None = None) -> Connection:
-        """Return the protocol of a new connection: a traced one, if traces are asked for now."""
-        options = self.policy.options
+        """Return the protocol of a new connection."""
+        return self.connection_of(self.policy, self.info, loop or asyncio.get_running_loop())
+
+    def connection_of(
+        self, policy: ClientPolicy, info: ServerInfo, loop: asyncio.AbstractEventLoop
+    ) -> Connection:
+        """Return a connection of a listener: a traced one, if traces are asked for now."""
+        options = policy.options
         tracer = None
-        if options.is_trace and self._log is not None:
-            tracer = Tracer(self._log, options)
-        return Connection(
-            self.policy,
-            self.router,
-            self.connections,
-            self.passwords,
-            self.info,
-            loop or asyncio.get_running_loop(),
-            tracer,
-        )
+        if options.is_trace and self.log is not None:
+            tracer = Tracer(self.log, options)
+        return Connection(policy, self.router, self.connections, self.passwords, info, loop, tracer)
 
     def stop_listening(self) -> None:
         """Accept no more clients; those that are connected stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        for other in self.others:
+            other.stop_listening()
 
     def refuse(self) -> None:
         """Have the kernel refuse clients from this moment on, since the process ends next."""
         if self._server is not None:
             refuse_connections(self._server)
+        for other in self.others:
+            other.refuse()
 
     async def close(self, *, leaves_open: bool = False) -> None:
         """Stop listening and end all connections, their buffered output first.
@@ -132,7 +152,8 @@ class Listener:
         Returns when all are gone. The caller then stops the server.
         """
         self.stop_listening()
-        self.info.is_lame_duck = True
+        for info in (self.info, *(other.info for other in self.others)):
+            info.is_lame_duck = True
         connections = self.connections.all
         for conn in list(connections):
             conn.send_info(is_lame_duck=True)
@@ -143,8 +164,8 @@ class Listener:
         options = self.policy.options
         total_s = (options.lame_duck_duration_ns - options.lame_duck_grace_ns) / 1e9
         between_s = min(1.0, total_s / max(1, len(connections)))
-        if self._log is not None:
-            self._log.info("Closing existing clients")
+        if self.log is not None:
+            self.log.info("Closing existing clients")
         while connections:
             conn = next(iter(connections))
             conn.close("Server Shutdown")
@@ -159,12 +180,15 @@ class Listener:
         tls = self._entrance(options)
         self.policy.reload(options)
         self.policy.tls = tls
+        changed = [other.info for other in self.others if other.reload(options)]
+        if self.info.apply_options(options, self.port):
+            changed.append(self.info)
         self._drop_unpinned()
         connections = self.connections.all
         for conn in connections:
             conn.apply_options()
-        if self.info.apply_options(options, self.port):
-            self._send_info()
+        for info in changed:
+            self.send_info(info)
         if 0 < options.max_connections < len(self.registry.open):
             for served in list(self.registry.open.values())[options.max_connections :]:
                 served.close("Maximum Connections Exceeded", b"maximum connections exceeded")
@@ -178,18 +202,20 @@ class Listener:
         unpinned = [
             conn
             for conn in self.registry.open.values()
-            if conn.tls is not None and not tls.has_pinned(conn.tls)
+            if conn.policy is self.policy and conn.tls is not None and not tls.has_pinned(conn.tls)
         ]
         for conn in unpinned:
             conn.close("TLS Handshake Failure")
-        if unpinned and self._log is not None:
-            self._log.info(f"Disconnect {len(unpinned)} clients due to pinned certs reload")
+        if unpinned and self.log is not None:
+            self.log.info(f"Disconnect {len(unpinned)} clients due to pinned certs reload")
 
     def set_connect_urls(self, urls: list[str]) -> None:
         """Tell clients, new ones and those that are connected, of other servers to connect to."""
         if self.info.set_connect_urls(urls):
-            self._send_info()
+            self.send_info(self.info)
 
-    def _send_info(self) -> None:
+    def send_info(self, info: ServerInfo) -> None:
+        """Send a document that changed to the connected clients that it describes the server to."""
         for conn in list(self.connections.all):
-            conn.send_info()
+            if conn.info is info:
+                conn.send_info()

@@ -73,18 +73,26 @@ class OpenConnections:
             self._all_gone.set()
 
     def reauthenticate(self, conns: list[ClientConnection]) -> None:
-        """Judge connections by the configuration that holds now."""
-        policy, auth = self._policy, self._policy.auth
-        judged: list[Judged] = list(conns)
+        """Judge connections by the configuration that holds now for each listener."""
+        for policy in {id(conn.policy): conn.policy for conn in conns}.values():
+            judged: list[Judged] = [conn for conn in conns if conn.policy is policy]
+            self._reauthenticate(judged, policy)
+
+    def _reauthenticate(self, judged: list[Judged], policy: ClientPolicy) -> None:
+        auth = policy.auth
         Reauthentication(judged, auth, lambda: auth is policy.auth, self._clock).go_on()
 
     async def close_all(self, *, leaves_idle: bool) -> None:
         """End all connections, and cut off those that do not read their last output in time.
 
         With `leaves_idle` those that have nothing more to be sent are left to the end of the
-        process.
+        process. A WebSocket has an end of its own to be sent.
         """
-        ending = [conn for conn in self.all if conn.pending_bytes or not leaves_idle]
+        ending = [
+            conn
+            for conn in self.all
+            if conn.pending_bytes or conn.profile.is_websocket or not leaves_idle
+        ]
         for conn in ending:
             conn.close("Server Shutdown")
         if leaves_idle:

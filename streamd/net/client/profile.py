@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamd.net.client.auth import Identity
@@ -28,6 +28,9 @@ class ClientProfile:
     lang: str = ""
     version: str = ""
     tls: TlsFacts | None = None  # None: it speaks in clear
+    is_websocket: bool = False
+    login: dict[str, str] = field(default_factory=dict)  # of cookies; fills what CONNECT leaves out
+    forwarded_for: str = ""  # address of the client, as the proxy that it came by tells it
     rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come
 
 

@@ -211,6 +211,8 @@ class Session:
         except JsError:
             return (_VIOLATION,)
         profile = self.profile
+        for key, value in profile.login.items():
+            connect[key] = connect.get(key) or value
         actions: list[Action] = []
         if profile.connect is not None:
             connect = {**profile.connect, **connect}  # options that are not named again still hold

@@ -41,7 +41,10 @@ class Tracer:
         self, write: Callable[[bytes], None], profile: ClientProfile
     ) -> Callable[[bytes], None]:
         """Name the connection, and return a `write` that traces all it is given."""
-        self._address = f"{join_address(profile.ip, profile.port)} - cid:{profile.cid}"
+        kind = "wid" if profile.is_websocket else "cid"
+        proxied = f"{profile.forwarded_for}/" if profile.forwarded_for else ""
+        address = join_address(profile.ip, profile.port)
+        self._address = f"{proxied}{address} - {kind}:{profile.cid}"
 
         def write_traced(data: bytes) -> None:
             self._trace_output(data)

@@ -261,7 +261,7 @@ def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
     entry: Document = {
         "cid": stats.cid,
         "kind": "Client",
-        "type": "nats",
+        "type": "websocket" if stats.is_websocket else "nats",
         "ip": stats.ip,
         "port": stats.port,
         "start": format_ns(stats.start_ns),

@@ -64,6 +64,7 @@ class Monitoring:
         self.client_port = options.port  # the real ports, once they are known
         self.http_port = options.http_port
         self.https_port = options.https_port
+        self.websocket_port = options.websocket.port
 
     def attach(self, js: JetStreamSources) -> None:
         """Show streams from here on."""
@@ -123,7 +124,7 @@ class Monitoring:
             "gateway": {},
             "leaf": {},
             "mqtt": {},
-            "websocket": {},
+            "websocket": self._varz_websocket(),
             "jetstream": jetstream,
             "tls_timeout": o.tls.timeout_s if o.tls is not None else TLS_TIMEOUT_S,
             "write_deadline": o.write_deadline_ns,
@@ -168,6 +169,25 @@ class Monitoring:
     def _connect_urls(self) -> list[str] | None:
         """Return where clients of the cluster connect; None: no other server tells its own."""
         return (self._cluster.client_urls() or None) if self._cluster is not None else None
+
+    def _varz_websocket(self) -> Document:
+        settings = self._options.websocket
+        if not settings.is_enabled:
+            return {}
+        shown: Document = {
+            "host": settings.host,
+            "port": self.websocket_port,
+            "advertise": settings.advertise or None,
+            "no_auth_user": settings.no_auth_user or None,
+            "jwt_cookie": settings.jwt_cookie or None,
+            "handshake_timeout": settings.handshake_timeout_ns or None,
+            "auth_timeout": settings.auth_timeout_s or None,
+            "no_tls": settings.has_no_tls or None,
+            "same_origin": settings.is_same_origin or None,
+            "allowed_origins": list(settings.allowed_origins) or None,
+            "compression": settings.is_compressing or None,
+        }
+        return {key: value for key, value in shown.items() if value is not None}
 
     def _varz_cluster(self) -> Document:
         cluster = self._cluster

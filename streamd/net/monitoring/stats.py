@@ -29,6 +29,8 @@ class Connection(Protocol):
     @property
     def port(self) -> int: ...
     @property
+    def is_websocket(self) -> bool: ...
+    @property
     def start_ns(self) -> int: ...
     @property
     def last_activity_ns(self) -> int: ...
@@ -126,6 +128,7 @@ class ConnectionStats(NamedTuple):
     cid: int
     ip: str
     port: int
+    is_websocket: bool
     start_ns: int
     last_activity_ns: int
     stop_ns: int  # 0: still open
@@ -209,6 +212,7 @@ def connection_stats(conn: Connection) -> ConnectionStats:
         cid=conn.cid,
         ip=conn.ip,
         port=conn.port,
+        is_websocket=conn.is_websocket,
         start_ns=conn.start_ns,
         last_activity_ns=conn.last_activity_ns,
         stop_ns=conn.stop_ns,

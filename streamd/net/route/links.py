@@ -62,6 +62,7 @@ class ClusterLinks:
         self.table = LinkTable(self.local, self._dialer, self, log)
         self._up = self.table.up
         self._urls = ClientUrls()
+        self._websocket_urls = ClientUrls()
         self._server: asyncio.Server | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._is_started = False
@@ -71,6 +72,7 @@ class ClusterLinks:
         self._on_drained: list[OnNode] = []
         self.dispatch.on_note_prefix("net.peers", self._on_peers)
         self.dispatch.on_note_prefix("net.urls", self._on_urls_note)
+        self.dispatch.on_note_prefix("net.ws_urls", self._on_websocket_urls_note)
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Listen and dial, in tasks of `tasks`. Raises OSError, OverflowError, ConfigError."""
@@ -189,6 +191,10 @@ class ClusterLinks:
         """Call with all addresses clients can connect to, whenever they change."""
         self._urls.on_change(on_change)
 
+    def on_websocket_urls(self, on_change: Callable[[list[str]], None]) -> None:
+        """Call with all addresses WebSocket clients can connect to, whenever they change."""
+        self._websocket_urls.on_change(on_change)
+
     def expected_size(self) -> int:
         """Return how many servers with JetStream the configured routes lead to, with this one.
 
@@ -214,6 +220,14 @@ class ClusterLinks:
             for link in self._up.values():
                 link.exchange.note("net.urls", urls)
         self._urls.changed()
+
+    def set_websocket_urls(self, urls: list[str]) -> None:
+        """Tell others where WebSocket clients of this server connect."""
+        if self.local.options.has_advertise:
+            self._websocket_urls.own = urls
+            for link in self._up.values():
+                link.exchange.note("net.ws_urls", urls)
+        self._websocket_urls.changed()
 
     # --- for monitoring (`stats.Routes`) --------------------------------------------------------
 
@@ -286,6 +300,8 @@ class ClusterLinks:
         name, address = link.name, join_address(*link.handshake.address)
         if self._urls.own:
             link.exchange.note("net.urls", self._urls.own)
+        if self._websocket_urls.own:
+            link.exchange.note("net.ws_urls", self._websocket_urls.own)
         for on_change in self._on_up:
             on_change(name)
         self._dialer.learn(name, address)
@@ -300,6 +316,7 @@ class ClusterLinks:
         for on_change in self._on_down:
             on_change(name)
         self._urls.forget(name)
+        self._websocket_urls.forget(name)
 
     def link_drained(self, name: NodeId) -> None:
         """Follow a link that was behind and has nearly caught up."""
@@ -320,3 +337,6 @@ class ClusterLinks:
 
     def _on_urls_note(self, sender: NodeId, _kind: str, args: list[Any]) -> None:
         self._urls.learn(sender, [url for url in args if isinstance(url, str)])
+
+    def _on_websocket_urls_note(self, sender: NodeId, _kind: str, args: list[Any]) -> None:
+        self._websocket_urls.learn(sender, [url for url in args if isinstance(url, str)])

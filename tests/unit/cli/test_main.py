@@ -70,7 +70,7 @@ def test_a_tested_configuration_says_how_much_is_not_in_force(
     """Warnings are counted; `--strict` makes each an error; `--ignore-unserved` makes errors
     warnings."""
     file = tmp_path / "a.conf"
-    file.write_text("port: -1\nleafnodes {}\nwebsocket {}\n")
+    file.write_text("port: -1\nleafnodes {}\nmqtt {}\n")
     assert main(["-t", "-c", str(file)]) == 0
     assert capsys.readouterr().err.endswith(", with 2 warnings\n")
     assert main(["-t", "--strict", "-c", str(file)]) == 1

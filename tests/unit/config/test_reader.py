@@ -143,10 +143,10 @@ def test_no_control_line_is_longer_than_a_subject_may_be() -> None:
 
 def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() -> None:
     """Warned, not refused, and not silently dropped."""
-    o = options("port: 1\ngateway { name: x }\nwebsocket { port: 8080 }\ncluster { pool_size: 3 }")
+    o = options("port: 1\ngateway { name: x }\nmqtt { port: 8080 }\ncluster { pool_size: 3 }")
     assert o.warnings == [
         't.conf:2:1: "gateway" is not served by this version and is ignored',
-        't.conf:3:1: "websocket" is not served by this version and is ignored',
+        't.conf:3:1: "mqtt" is not served by this version and is ignored',
         't.conf:4:11: "cluster.pool_size" is not served by this version and is ignored',
     ]
     assert o.unserved == []
@@ -181,7 +181,7 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
             "users.proxy_required",
         ),
         (
-            "authorization { users [{user: u, connection_types: [WEBSOCKET]}] }",
+            "authorization { users [{user: u, connection_types: [MQTT]}] }",
             "1:34",
             "users.allowed_connection_types",
         ),
@@ -285,7 +285,7 @@ def test_keys_that_nats_server_knows_by_other_names_are_no_errors(text: str) -> 
         "authorization { nkeys [{nkey: U}] }",
         "authorization { auth_callout { issuer: A } }",
         "accounts { A { users [{nkey: U}] } }",
-        "authorization { users [{user: u, allowed_connection_types: [websocket, MQTT]}] }",
+        "authorization { users [{user: u, allowed_connection_types: [mqtt_ws, MQTT]}] }",
         "operator: /etc/o.jwt",
         "trusted_keys: [O]",
     ],
@@ -299,11 +299,16 @@ def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
     assert not o.users
 
 
-def test_a_user_may_be_bound_to_ordinary_connections() -> None:
-    """The only ones there are; the user logs in."""
-    for ways in ("[STANDARD, websocket]", "standard"):
+def test_a_user_may_be_bound_to_kinds_of_connections() -> None:
+    """Those that are served let the user in; beside one of them others do no harm."""
+    for ways, wanted in (
+        ("[STANDARD, websocket]", {"STANDARD", "WEBSOCKET"}),
+        ("standard", {"STANDARD"}),
+        ("[websocket, mqtt]", {"WEBSOCKET", "MQTT"}),
+    ):
         o = options(f"authorization {{ users [{{user: u, allowed_connection_types: {ways}}}] }}")
         assert ([user.name for user in o.users], o.warnings, o.unserved) == (["u"], [], [])
+        assert o.users[0].connection_types == wanted
 
 
 @pytest.mark.parametrize(

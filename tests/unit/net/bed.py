@@ -96,7 +96,7 @@ class Transport(asyncio.Transport):
     def set_write_buffer_limits(self, *, high: int, low: int) -> None:
         self.high = high
 
-    def get_extra_info(self, _key: str) -> tuple[str, int]:
+    def get_extra_info(self, _key: str, _default: Any = None) -> tuple[str, int]:
         return ("127.0.0.1", 50_000)
 
     def get_write_buffer_size(self) -> int:

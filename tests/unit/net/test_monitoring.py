@@ -21,7 +21,7 @@ SECOND = 1_000_000_000
 
 def connection(cid: int, **changes: Any) -> ConnectionStats:
     facts = ConnectionStats(
-        cid=cid, ip="127.0.0.1", port=5000 + cid, start_ns=cid * SECOND,
+        cid=cid, ip="127.0.0.1", port=5000 + cid, is_websocket=False, start_ns=cid * SECOND,
         last_activity_ns=(cid + 1) * SECOND, stop_ns=0, reason="", rtt_ns=597_000,
         pending_bytes=0, in_msgs=1, out_msgs=2, in_bytes=10, out_bytes=20,
         subscriptions=lambda: [SubscriptionStats(f"s.{cid}.*", "q", "1", 7, 0, cid)],

@@ -1,0 +1,124 @@
+"""The WebSocket listener: the same server's clients at an address with its own INFO and logins.
+
+Connections, their numbers and limits are those of the server's `Listener`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from streamd.config.options import Options
+from streamd.limits import WEBSOCKET_HANDSHAKE_S
+from streamd.net.client.auth import WEBSOCKET, ClientPolicy
+from streamd.net.client.connection import Connection
+from streamd.net.client.listener import Listener
+from streamd.net.client.server_info import ServerInfo
+from streamd.net.sockets import refuse_connections, serve
+from streamd.net.websocket.framed_connection import Reception, WebSocketConnection
+from streamd.net.websocket.upgrade import UpgradeRules
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+class WebSocketListener:
+    """Serves the client protocol in WebSocket frames on one address."""
+
+    def __init__(
+        self,
+        options: Options,
+        clients: Listener,
+        *,
+        server_id: str,
+        server_name: str,
+        has_jetstream: bool,
+    ) -> None:
+        """`clients` is the server's listener. Raises ConfigError for certificates."""
+        self.settings = settings = options.websocket
+        view = options.for_websocket()
+        self.policy = ClientPolicy.of(view, WEBSOCKET)
+        self.info = ServerInfo(
+            view,
+            server_id=server_id,
+            server_name=server_name,
+            has_jetstream=has_jetstream,
+        )
+        self.host = settings.host
+        self.port = settings.port
+        self._clients = clients
+        self._tls: SSLContext | None = None
+        if settings.tls is not None:
+            # OpenSSL costs a tenth of a second, which a server in clear saves.
+            from streamd.net.tls.context import server_context
+
+            self._tls = server_context(settings.tls)
+        self._reception = Reception(
+            UpgradeRules(settings),
+            self._make_client,
+            handshake_s=settings.handshake_timeout_ns / 1e9 or WEBSOCKET_HANDSHAKE_S,
+            log_error=self._log_error,
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the URLs by which clients come."""
+        return "ws" if self._tls is None else "wss"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError. `port` is the real one afterwards."""
+        tls = self.settings.tls
+        self._server = await serve(
+            asyncio.get_running_loop(),
+            self.make_connection,
+            self.host,
+            self.port,
+            backlog=1024,
+            ssl=self._tls,
+            ssl_handshake_s=None if tls is None else tls.timeout_s,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.info.set_address(self.policy.options, self.port)
+        self._clients.others.append(self)
+
+    def make_connection(self, loop: asyncio.AbstractEventLoop | None = None) -> WebSocketConnection:
+        """Return the protocol of a new socket."""
+        return WebSocketConnection(self._reception, loop or asyncio.get_running_loop())
+
+    def set_connect_urls(self, urls: list[str]) -> None:
+        """Tell clients of this listener of other servers' listeners of its kind."""
+        if self.info.set_connect_urls(urls):
+            self._clients.send_info(self.info)
+
+    # --- `listener.OtherListener` ----------------------------------------------------------------
+
+    def stop_listening(self) -> None:
+        """Accept no more clients; those that are connected stay, handshakes under way end."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for conn in list(self._reception.handshakes):
+            conn.cut_off()
+
+    def refuse(self) -> None:
+        """Have the kernel refuse clients from this moment on."""
+        if self._server is not None:
+            refuse_connections(self._server)
+
+    def reload(self, options: Options) -> bool:
+        """Use new options; returns True if INFO says something else now."""
+        view = options.for_websocket()
+        self.policy.reload(view)
+        return self.info.apply_options(view, self.port)
+
+    # --- for connections ------------------------------------------------------------------------
+
+    def _make_client(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        conn = self._clients.connection_of(self.policy, self.info, loop)
+        conn.profile.is_websocket = True
+        return conn
+
+    def _log_error(self, text: str) -> None:
+        if self._clients.log is not None:
+            self._clients.log.error(text)
