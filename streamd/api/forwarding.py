@@ -11,41 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from streamd import errors, limits
+from streamd.api.remote_client import facts_of
 from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
 from streamd.errors import JsError
 from streamd.types import Index, NodeId
 
 FORWARD: Final = "api.request"
-_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
 
 
 class CallLater(Protocol):
     def __call__(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
-
-
-class RemoteClient(NamedTuple):
-    """Facts about a client of another node: see advisories.ClientFacts."""
-
-    server: NodeId
-    cid: int
-    ip: str
-    start_ns: int
-    rtt_ns: int
-    user: str
-    name: str
-    lang: str
-    version: str
-    is_administrator: bool = False  # as its server says of a request that comes by the gate
-
-    def may_administer(self, subject: bytes) -> bool:
-        """Return True if the client may have this request served, which not every user may."""
-        return self.is_administrator
-
-    def forbid_publish(self, subject: bytes) -> None:
-        """See `Output` in `net/client`. Its connection is elsewhere; the answer says it."""
 
 
 class Forwarding:
@@ -171,7 +149,7 @@ class Forwarding:
         facts: list[Any] = []
         if client is not None:
             origin = getattr(client, "server", self._context.node.server_name)
-            facts = [origin, *(getattr(client, field) for field in _FIELDS)]
+            facts = facts_of(client, origin)
         fields = [request.subject, request.reply, request.headers, request.payload, facts]
         args = [*fields, request.hops + 1]
         if request.endpoint.is_json:
@@ -266,8 +244,3 @@ class Forwarding:
         waiting, self._parked = self._parked, []
         for request in waiting:
             self.route(request)
-
-
-def client_of(facts: list[Any]) -> RemoteClient | None:
-    """Return the client that another node's note describes."""
-    return RemoteClient(*facts) if facts else None

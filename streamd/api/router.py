@@ -16,7 +16,8 @@ from streamd.api import (
     stream_endpoints,
 )
 from streamd.api.advisories import Advisories, ApiClient
-from streamd.api.forwarding import FORWARD, CallLater, Forwarding, RemoteClient, client_of
+from streamd.api.forwarding import FORWARD, CallLater, Forwarding
+from streamd.api.remote_client import RemoteClient, client_of
 from streamd.api.request import (
     ANSWER,
     META,

@@ -220,7 +220,7 @@ def _is_acks(value: Any) -> bool:
 
 # --- of clients ---------------------------------------------------------------------------------
 
-# See api/forwarding.RemoteClient.
+# See api/remote_client.RemoteClient.
 _client: Final = _row(
     _is_text, _is_int, _is_text, _is_int, _is_int, _is_text, _is_text, _is_text, _is_text,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from streamd.api.remote_client import client_of, facts_of
 from streamd.limits import NET_ROUTE_CACHE_MAX
 from streamd.net.pubsub.delivery_sinks import ServerSink
 from streamd.net.pubsub.message_router import MessageRouter
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "gate."
 _OWN: Final = (b"$JS.API.>", b"$JS.ACK.>", b"$JS.FC.>")
-_CLIENT_FIELDS: Final = ("cid", "ip", "start_ns", "rtt_ns", "user", "name", "lang", "version")
 
 
 class GatewayClient(Protocol):
@@ -82,7 +82,7 @@ class GatewayStream:
         publisher: GatewayClient | None = None
         if not isinstance(sink, ServerSink):
             publisher = cast(GatewayClient, sink)  # no other sinks publish
-            client = [self._server_name, *(getattr(sink, one) for one in _CLIENT_FIELDS)]
+            client = facts_of(sink, self._server_name)
         run: list[list[Any]] = []
         target = ""
         for (subject, headers, payload), reply in zip(msgs, replies, strict=True):
@@ -208,8 +208,6 @@ class GatewayServer:
             self._told[sender] = patterns = self._patterns()
             self._links.note(sender, "gate.subjects", [True, sorted(patterns), []])
         elif kind == "gate.msgs":
-            from streamd.api.forwarding import client_of
-
             client = client_of(args[0])
             for *message, is_administrator in args[1]:
                 if client is not None:
