@@ -63,7 +63,7 @@ async def serve(
 
 
 def refuse_connections(server: asyncio.Server) -> None:
-    """Have the kernel refuse connections to `server` from this moment on.
+    """Make the kernel refuse connections to `server` from this moment on.
 
     For a process that ends next: closing takes effect in the loop's next iteration at the earliest,
     and at the end of a process the kernel closes sockets in no order that is promised, so a

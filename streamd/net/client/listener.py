@@ -126,7 +126,7 @@ class Listener:
             other.stop_listening()
 
     def refuse(self) -> None:
-        """Have the kernel refuse clients from this moment on, since the process ends next."""
+        """Make the kernel refuse clients from this moment on: the process ends next."""
         if self._server is not None:
             refuse_connections(self._server)
         for other in self.others:

@@ -62,7 +62,7 @@ def _context(tls: TlsOptions, kind: int) -> ssl.SSLContext:
 
 
 def _set_suites(context: ssl.SSLContext, tls: TlsOptions) -> None:
-    """Have the suites of TLS 1.2 that the options name. Those of 1.3 are no matter of choice."""
+    """Set the suites of TLS 1.2 that the options name. The suites of 1.3 cannot be chosen."""
     if not tls.cipher_suites:
         context.set_ciphers(":".join(SECURE_SUITES.values()))
         return

@@ -128,7 +128,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         )
 
     def _shake(self) -> TlsFacts | TlsFault | None:
-        """Do a step of the handshake (called on any thread); None: the other side is to go on."""
+        """Advance the handshake by a step, on any thread; None: the other side continues."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
