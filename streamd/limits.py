@@ -103,6 +103,7 @@ READ_AHEAD_BYTES: Final = 256 * 1024  # of one block read for a cursor
 READ_ONE_BYTES: Final = 16 * 1024  # of one block read for a single message
 WAL_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 COLUMNS_CACHE_BYTES: Final = 128 * 1024 * 1024  # per node: where the messages of sealed blocks are
+COLUMNS_SEALED_BYTES: Final = 8 * 1024 * 1024  # of these, of blocks that nobody asked for yet
 RECLAIM_BYTES: Final = 64 * 1024 * 1024  # of dead blocks: worth snapshots to be rid of them
 RECLAIM_AFTER_MS: Final = 5000  # so long after the one before; a busy stream makes more anyway
 RECLAIM_EVERY_MS: Final = 1000  # while the disk is full: a snapshot that lets dead blocks go

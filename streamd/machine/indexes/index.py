@@ -274,7 +274,7 @@ class StreamIndex(IndexRemoval):
         """Release the columns of blocks that earlier entries sealed: the store has them by now."""
         for block in self._just_made:
             assert block.columns is not None
-            self._cache.put(self._cache_key, block.block_no, block.columns)
+            self._cache.put_sealed(self._cache_key, block.block_no, block.columns)
             block.columns = None
         self._just_made.clear()
 

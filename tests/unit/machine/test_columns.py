@@ -52,6 +52,53 @@ def test_columns_larger_than_the_bound_are_held_alone() -> None:
     assert cache.get(key, 2) is not None
 
 
+def test_sealed_columns_that_nobody_asks_for_have_a_small_share() -> None:
+    size = 24 * 100
+    cache = ColumnsCache(bytes_max=100 * size, sealed_bytes_max=2 * size)
+    key = cache.key()
+    for block_no in range(50):
+        cache.put_sealed(key, block_no, columns(100))
+    assert cache.byte_count == 2 * size
+    assert cache.get(key, 47) is None
+
+
+def test_sealed_columns_stay_once_they_were_asked_for() -> None:
+    size = 24 * 100
+    cache = ColumnsCache(bytes_max=3 * size, sealed_bytes_max=size)
+    key = cache.key()
+    asked = columns(100)
+    cache.put_sealed(key, 1, asked)
+    assert cache.get(key, 1) is asked
+    for block_no in range(2, 20):
+        cache.put_sealed(key, block_no, columns(100))
+    assert cache.get(key, 1) is asked
+    assert cache.byte_count == 2 * size
+    for block_no in range(20, 23):  # all that was asked for is within the bound, as before
+        cache.put(key, block_no, columns(100))
+    assert cache.byte_count == 3 * size
+    assert cache.get(key, 1) is None
+    cache.drop(key, 19)
+    for block_no in range(20, 23):
+        cache.drop(key, block_no)
+    assert cache.byte_count == 0
+
+
+def test_memory_of_a_stream_that_is_only_published_to_does_not_grow_with_it() -> None:
+    """It was 24 bytes a message up to 128 MiB: 5,000,000 small messages filled that."""
+    box = Box(block_bytes=10_000)
+    cache = ColumnsCache(sealed_bytes_max=10_000)
+    box.machine.index.use_cache(cache)
+    held = []
+    for number in range(1, 3001):
+        box.put(b"a", b"%d" % number)
+        if number % 1000 == 0:
+            held.append(cache.byte_count)
+    assert len(box.machine.index.blocks) > 10
+    assert max(held) <= 10_000
+    found = box.read(1)
+    assert found is not None and found.payload == b"1"
+
+
 def test_a_stream_with_many_blocks_reads_a_footer_once() -> None:
     box = Box(block_bytes=300, max_msgs_per_subject=1)
     loads: list[int] = []
