@@ -92,6 +92,7 @@ PUBLISH_LOOK_S: Final = 0.5  # how often that is looked at; the most an earlier 
 PUBLISH_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # of one node; as much that may be sent again
 SENT_AGAIN_WINDOW_NS_MIN: Final = 10_000_000_000  # shorter, a stream may forget ids meanwhile
 PUBLISH_BACKLOG_BYTES_MAX: Final = 128 * 1024 * 1024  # then publishes get 10167: disk is behind
+PUBLISH_MEMORY_BYTES: Final = 512  # counted there for a message beside its bytes: its objects
 PUBLISH_BACKLOGS_BYTES_MAX: Final = 512 * 1024 * 1024  # and of all streams of a node together
 UNCOMMITTED_BYTES_MAX: Final = 512 * 1024 * 1024  # of anything, per group; never reached by then
 EXPIRY_RETRY_NS: Final = 100_000_000  # after the log refused to take an expiry

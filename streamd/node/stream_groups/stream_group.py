@@ -61,7 +61,7 @@ from streamd.node.stream_groups.consumer_proposals import ConsumerProposals, Cur
 from streamd.node.stream_groups.delivery_hub import Advisories, DeliveryHub
 from streamd.node.stream_groups.maintenance import Maintenance
 from streamd.node.stream_groups.message_reader import MessageReader
-from streamd.node.stream_groups.publish_intake import PublishBounds, PublishIntake
+from streamd.node.stream_groups.publish_intake import PublishBounds, PublishIntake, memory_of
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.raft.core import RaftCore
 from streamd.types import Entry, Index
@@ -288,11 +288,11 @@ class StreamGroup(Group):
                 continue
             kind = command[0]
             if kind == commands.STORE or kind == commands.STORE_BATCH:
+                msgs = command[2] if kind == commands.STORE else command[3]
                 if not wakes_all:
-                    msgs = command[2] if kind == commands.STORE else command[3]
                     subjects += [msg[0] for msg in msgs]
                 if entry.tag is not None:
-                    self._intake.count_committed(len(entry.data))
+                    self._intake.count_committed(memory_of(entry.data, len(msgs)))
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:

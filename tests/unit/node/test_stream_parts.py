@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
+        self.datas: list[bytes] = []
         self.refusal: Exception | None = None
         self.is_leader = True
         self.is_handing_over = False
@@ -32,6 +34,7 @@ class Log:
         if self.refusal is not None:
             raise self.refusal
         self.entries.append((command, tag))
+        self.datas.append(data)
 
 
 class Sink:
@@ -213,6 +216,27 @@ def test_a_closed_intake_answers_no_publish() -> None:
     sink = bed.publish(b"a")
     bed.intake.propose()
     assert not sink.acks and not bed.raft.entries and not bed.passed_on
+
+
+def test_the_backlog_counts_the_memory_of_small_messages() -> None:
+    """It counted their bytes in the log: 128 MiB of those of 128 B took half a gigabyte."""
+    bed = Bed()
+    sink = Sink()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for chunk in range(100):
+            numbers = range(chunk * 100, chunk * 100 + 100)
+            msgs = [(b"bench.%d" % number, b"", b"%0128d" % number) for number in numbers]
+            replies = [b"_INBOX.bench.%d" % number for number in numbers]
+            bed.intake.on_publish(Publish(msgs, replies, sink))
+            bed.intake.propose()
+        del msgs, replies
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0 < taken <= bed.bounds.backlog.byte_count
+    assert taken > bed.bounds.backlog.byte_count / 3, "the bound refuses far too early"
 
 
 def test_the_backlog_of_the_node_counts_what_is_not_committed() -> None:
