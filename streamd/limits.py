@@ -298,6 +298,9 @@ CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, shoul
 
 # --- process ------------------------------------------------------------------------------------
 
+TRIM_LOOK_S: Final = 5.0  # how often a process looks if it rests and holds freed memory
+TRIM_CPU_SHARE: Final = 0.05  # of a core: with less it rests
+TRIM_BYTES_MIN: Final = 16 * 1024 * 1024  # resident beyond what was left the last time
 GC_THRESHOLDS: Final = (50_000, 2, 20_000)  # batches make many tuples that die young and acyclic
 """A look at 50,000 objects holds the loop for 12 ms. What survives two such looks is looked at
 once more, together, and then hardly ever: after fifty of them that took a second."""

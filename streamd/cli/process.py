@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
 from streamd.cli import addresses, certificate_files, process_resources, runfiles
+from streamd.cli.freed_memory import FreedMemory, find_trim
 from streamd.config import changes, flags
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
@@ -26,7 +27,7 @@ from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
 from streamd.net.client.user_info import SystemAnswers, UserInfo
 from streamd.net.monitoring.account_pings import AccountPings
-from streamd.net.monitoring.documents import Monitoring
+from streamd.net.monitoring.documents import Monitoring, resident_bytes
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.sliced_pages import Slicer
@@ -91,6 +92,7 @@ class ServerProcess:
         self._is_started = False
         self._is_stopping = False
         self._draining: asyncio.Task[None] | None = None  # lame duck
+        self._freed_memory: FreedMemory | None = None
         self._postponed: list[Any] = []  # what signals asked for during the start
 
     def run(self) -> int:
@@ -219,6 +221,7 @@ class ServerProcess:
             await self._start_websocket(self._listener)
         if self._cluster is not None:
             self._share_urls(self._cluster)
+        self._start_trimming()
         self._is_started = True
         self._monitoring.is_ready = True
         self._monitoring.client_port = self._listener.port
@@ -479,6 +482,8 @@ class ServerProcess:
         if self._draining is not None:
             self._draining.cancel()
         self._log.info("Initiating Shutdown...")
+        if self._freed_memory is not None:
+            self._freed_memory.stop()
         self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
         try:
             async with asyncio.timeout(SHUTDOWN_S):
@@ -517,6 +522,18 @@ class ServerProcess:
                 closing.create_task(self._cluster.close(), name="close-cluster")
             if self._http is not None:
                 closing.create_task(self._http.close(), name="close-http")
+
+    def _start_trimming(self) -> None:
+        """Give back what the start freed, and what a burst does."""
+        trim = find_trim()
+        if trim is not None:
+            self._freed_memory = FreedMemory(
+                asyncio.get_running_loop().call_later,
+                cpu_s=time.process_time,
+                resident_bytes=resident_bytes,
+                trim=trim,
+            )
+            self._freed_memory.start()
 
     def _remove_files(self) -> None:
         if self._ports_file:

@@ -131,7 +131,7 @@ class Monitoring:
             "start": format_ns(self._start_ns),
             "now": format_ns(now),
             "uptime": format_uptime(now - self._start_ns),
-            "mem": _resident_bytes(),
+            "mem": resident_bytes(),
             "cores": os.cpu_count() or 1,
             "gomaxprocs": 1,  # one event loop
             "cpu": self._cpu.percent(),
@@ -383,7 +383,7 @@ class Monitoring:
     def debug_vars(self, query: Query) -> Steps[Document]:
         """Build /debug/vars: of what Go publishes there, what has a meaning here."""
         yield
-        memory = _resident_bytes()
+        memory = resident_bytes()
         return {
             "cmdline": command_line(),
             "memstats": {
@@ -474,7 +474,8 @@ def _imports(*, has_jetstream: bool) -> list[Document]:
     ]
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """Return the memory of this process that is resident."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
