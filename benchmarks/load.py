@@ -448,20 +448,23 @@ def fill(
     size: int,
     count: int,
     subject: bytes = SUBJECT,
+    subjects: int = 1,
+    window: int = 2000,
     replicas: int = 1,
     nodes: dict[str, int] | None = None,
 ) -> Figures:
-    """Store `count` messages for the reading rows."""
+    """Store `count` messages, `window` of them unacked, on `subject` or on `subjects` below it."""
     api = Api(port)
     api.create_stream(num_replicas=replicas)
     if nodes:
         port = api.leader_port(nodes)
     link = Link(port)
-    ring = Ring(subject, payload(size), 4000, reply=b"_INBOX.bench0000000")
+    ring_count = 2 * max(window, subjects)
+    keys = [number % subjects for number in range(ring_count)] if subjects > 1 else ()
+    ring = Ring(subject, payload(size), ring_count, reply=b"_INBOX.bench0000000", keys=keys)
     link.send(b"SUB _INBOX.bench0000000.* 1\r\n")
     loop = Loop([link])
     acked = sent = 0
-    window = 2000
 
     def on_readable(link: Link) -> None:
         nonlocal acked, sent

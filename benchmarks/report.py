@@ -34,6 +34,12 @@ def figure(row: Row, found: Figures | None) -> str:
             f"{found['start_s']:.2f} s, clean {found['clean_start_s']:.2f} s, "
             f"RSS {found['rss_mb']:.0f} MiB"
         )
+    if row.measure == "rss_mb":
+        return (
+            f"{found['rss_mb']:.0f} MiB (VmHWM {found['memory_mb']:.0f}), "
+            f"at the end {found['end_mb']:.0f}, 10 s later {found['rest_mb']:.0f}, "
+            f"restarted {found['restarted_mb']:.0f}, {number(found['publish_rate'])}/s"
+        )
     if row.measure == "cpu_percent":
         return f"{found['cpu_percent']:.1f} %, {found['memory_mb']:.0f} MiB"
     if row.measure == "failover_ms":

@@ -99,6 +99,13 @@ def _rows() -> list[Row]:
             {"count": 1_000_000, "size": 128}, measure="start_s"),
         Row("restart_5m", "restart after SIGKILL, 5 M messages of 128 B", "restart",
             {"count": 5_000_000, "size": 128}, measure="start_s"),
+        Row("rss_load_5m", "memory under load, window 1000, 5 M messages of 128 B", "memory",
+            {"count": 5_000_000, "size": 128, "window": 1000}, measure="rss_mb"),
+        Row("rss_load_5m_subjects", "memory under load, 5 M messages of 128 B, 1,000 subjects",
+            "memory", {"count": 5_000_000, "size": 128, "window": 1000, "subjects": 1000},
+            measure="rss_mb"),
+        Row("rss_load_1k", "memory under load, as many bytes in messages of 1 KiB", "memory",
+            {"count": 625_000, "size": 1024, "window": 1000}, measure="rss_mb"),
         Row("idle_1000", "idle with 1,000 streams, CPU share", "idle",
             {"count": 1000, "seconds": 5.0}, measure="cpu_percent"),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import replicated, report
+from benchmarks import memory, replicated, report
 from benchmarks.generator import Figures, RunFailed, generate
 from benchmarks.rows import ROWS, Row
 from benchmarks.servers import (
@@ -46,6 +46,8 @@ def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
             return _restart(server, row.args, sync)
         if row.call == "idle":
             return _idle(server, row.args, sync)
+        if row.call == "memory":
+            return memory.measure(server, row.args, sync)
         if row.fill:
             server.start()  # the peer would take minutes to fill in its `always` mode
             generate(server.port, "fill", {"size": row.fill_size, "count": row.fill})
