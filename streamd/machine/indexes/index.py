@@ -1,7 +1,7 @@
 """`StreamIndex`: which messages a stream holds, where, and what each subject has.
 
 Blocks are laid out here, not in the store, so replicas write identical files. A stored message
-costs 24 bytes in the columns of the newest block and, once that is sealed, nothing until its
+costs 24 bytes in the columns of the newest block and, soon after that is sealed, nothing until its
 columns are asked for again (they come back from the block's footer into a small cache). Deleted
 seqs are a `SeqSet`; a subject's first and last seq are bounds that are corrected when somebody
 asks, because most deletes are never asked about.
