@@ -44,6 +44,7 @@ NOTES: dict[str, list[Any]] = {
     "gate.msgs": [_CLIENT, [[b"s.a", b"reply", b"", b"x", True]]],
     "net.peers": [{"n2": "127.0.0.1:1"}],
     "net.urls": ["127.0.0.1:4222"],
+    "net.ws_urls": ["127.0.0.1:8080"],
 }
 CALLS: dict[str, list[Any]] = {
     "bootstrap": ["id", ["n8", "n9"]],
