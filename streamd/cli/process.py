@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from streamd.net.websocket.websocket_listener import WebSocketListener
     from streamd.node.local_node import LocalNode
 
-_TO_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _NKEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _SIGNAL_WORDS = {  # as Go names them: tools read these lines
     signal.SIGINT: "interrupt",
@@ -258,6 +257,7 @@ class ServerProcess:
                 server_id=self._server_id,
                 server_name=self._server_name,
                 has_jetstream=self._node is not None,
+                handshakes=self._handshakes,
             )
             if settings.port > 65535:
                 raise OverflowError(settings.port)
@@ -299,14 +299,14 @@ class ServerProcess:
         self._log.info(f"Starting {scheme} monitor on {join_address(host, self._http.port)}")
 
     def _make_http_tls(self) -> TlsAcceptor:
-        from streamd.net.tls.acceptor import TlsAcceptor
+        from streamd.net.tls.acceptor import TO_HTTP, TlsAcceptor
 
         try:
             return TlsAcceptor(
                 _of_monitoring(self._options),
                 self._handshakes,
                 waiting_max=HTTP_CONNECTIONS_MAX,
-                to_plain=_TO_HTTP,
+                to_plain=TO_HTTP,
             )
         except ConfigError as err:
             raise StartError(f"Can't start monitoring: {err}") from err

@@ -69,14 +69,8 @@ def read_websocket(block: Value, blocks: KeyBlocks) -> WebSocketOptions:
 
 def _read_tls(block: Value, blocks: KeyBlocks) -> TlsOptions:
     tls = read_tls(block, blocks, "websocket.tls.")
-    unserved = {
-        "verify_and_map": tls.is_mapping,
-        "pinned_certs": bool(tls.pinned_certs),
-        "connection_rate_limit": bool(tls.connections_per_s_max),
-    }
-    for name, is_wanted in unserved.items():
-        if is_wanted:
-            blocks.refuse(block, f'"websocket.tls.{name}" is not served by this version')
+    if tls.connections_per_s_max:
+        blocks.refuse(block, '"websocket.tls.connection_rate_limit" is not served by this version')
     return tls
 
 

@@ -40,26 +40,12 @@ async def serve(
     *,
     backlog: int = 100,
     ssl: SSLContext | None = None,
-    ssl_handshake_s: float | None = None,
 ) -> asyncio.Server:
     """Accept connections on `host:port`, as `listening_socket`; a name may have many addresses."""
     if host in WILDCARDS:
         listening = listening_socket(host, port, backlog)
-        return await loop.create_server(
-            make_protocol,
-            sock=listening,
-            backlog=backlog,
-            ssl=ssl,
-            ssl_handshake_timeout=ssl_handshake_s,
-        )
-    return await loop.create_server(
-        make_protocol,
-        host,
-        max(port, 0),
-        backlog=backlog,
-        ssl=ssl,
-        ssl_handshake_timeout=ssl_handshake_s,
-    )
+        return await loop.create_server(make_protocol, sock=listening, backlog=backlog, ssl=ssl)
+    return await loop.create_server(make_protocol, host, max(port, 0), backlog=backlog, ssl=ssl)
 
 
 def refuse_connections(server: asyncio.Server) -> None:

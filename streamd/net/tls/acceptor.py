@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from streamd.config.tls_options import TlsOptions
 from streamd.net.tls.context import server_context
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.net.tls.handshakes import Handshakes
 from streamd.net.tls.transport import NO_TLS, TlsTransport
+
+TO_HTTP: Final = (
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+)
+"""Answer to a browser that comes without TLS."""
 
 Make = Callable[[], asyncio.BaseProtocol]
 

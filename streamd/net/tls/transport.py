@@ -65,6 +65,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._protocol: asyncio.Protocol | None = None
+        self._facts: TlsFacts | None = None
         self._state = _State.HANDSHAKE
         self._received: list[bytes] = []  # while a step runs
         self._is_begun = self._is_stepping = self._is_late = False
@@ -161,6 +162,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._stop_timer()
         self._state = _State.OPEN
         self._raw.resume_reading()
+        self._facts = facts
         self._on_result(facts)
         if self._state is _State.OPEN:  # what came with the handshake's last words
             self._incoming.write(b"".join(self._received))
@@ -261,6 +263,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return a fact about the connection, by asyncio's name for it."""
+        if name == "tls_facts":  # a name of ours; None until TLS is up
+            return self._facts
         if name == "ssl_object":
             return self._tls
         if name == "sslcontext":

@@ -283,6 +283,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport, self._framing, last_frame=self._last_frame, resumed=self._go_on
         )
         self._client = client = self._reception.make_client(self._loop)
+        client.profile.tls = self._transport.get_extra_info("tls_facts")
         client.profile.login = upgraded.login
         client.profile.forwarded_for = upgraded.forwarded_for
         client.connection_made(self._framed)

@@ -9,17 +9,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from streamd.config.options import Options
-from streamd.limits import WEBSOCKET_HANDSHAKE_S
+from streamd.limits import WEBSOCKET_HANDSHAKE_S, WEBSOCKET_HANDSHAKES_MAX
 from streamd.net.client.auth import WEBSOCKET, ClientPolicy
 from streamd.net.client.connection import Connection
 from streamd.net.client.listener import Listener
 from streamd.net.client.server_info import ServerInfo
 from streamd.net.sockets import refuse_connections, serve
+from streamd.net.tls.facts import TlsFacts
+from streamd.net.tls.handshakes import Handshakes
 from streamd.net.websocket.framed_connection import Reception, WebSocketConnection
 from streamd.net.websocket.upgrade import UpgradeRules
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from streamd.net.tls.acceptor import TlsAcceptor
 
 
 class WebSocketListener:
@@ -33,6 +35,7 @@ class WebSocketListener:
         server_id: str,
         server_name: str,
         has_jetstream: bool,
+        handshakes: Handshakes | None = None,
     ) -> None:
         """`clients` is the server's listener. Raises ConfigError for certificates."""
         self.settings = settings = options.websocket
@@ -47,12 +50,18 @@ class WebSocketListener:
         self.host = settings.host
         self.port = settings.port
         self._clients = clients
-        self._tls: SSLContext | None = None
+        self._tls: TlsAcceptor | None = None
         if settings.tls is not None:
             # OpenSSL costs a tenth of a second, which a server in clear saves.
-            from streamd.net.tls.context import server_context
+            from streamd.net.tls.acceptor import TO_HTTP, TlsAcceptor
 
-            self._tls = server_context(settings.tls)
+            self._tls = TlsAcceptor(
+                settings.tls,
+                handshakes or Handshakes(),
+                waiting_max=WEBSOCKET_HANDSHAKES_MAX,
+                is_wanted=self._has_pinned,
+                to_plain=TO_HTTP,
+            )
         self._reception = Reception(
             UpgradeRules(settings),
             self._make_client,
@@ -68,22 +77,19 @@ class WebSocketListener:
 
     async def start(self) -> None:
         """Listen. Raises OSError. `port` is the real one afterwards."""
-        tls = self.settings.tls
-        self._server = await serve(
-            asyncio.get_running_loop(),
-            self.make_connection,
-            self.host,
-            self.port,
-            backlog=1024,
-            ssl=self._tls,
-            ssl_handshake_s=None if tls is None else tls.timeout_s,
-        )
+        loop = asyncio.get_running_loop()
+        self._server = await serve(loop, self._accept, self.host, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
         self.info.set_address(self.policy.options, self.port)
         self._clients.others.append(self)
 
+    def _accept(self) -> asyncio.BaseProtocol:
+        if self._tls is None:
+            return self.make_connection()
+        return self._tls.accept(self.make_connection)
+
     def make_connection(self, loop: asyncio.AbstractEventLoop | None = None) -> WebSocketConnection:
-        """Return the protocol of a new socket."""
+        """Return the protocol of a new socket, behind TLS if there is any."""
         return WebSocketConnection(self._reception, loop or asyncio.get_running_loop())
 
     def set_connect_urls(self, urls: list[str]) -> None:
@@ -107,10 +113,18 @@ class WebSocketListener:
             refuse_connections(self._server)
 
     def reload(self, options: Options) -> bool:
-        """Use new options; returns True if INFO says something else now."""
+        """Use new options; returns True if INFO says something else now. Certificates are read
+        anew. Raises ConfigError, and then nothing changes."""
+        if self._tls is not None and options.websocket.tls is not None:
+            self._tls.renew(options.websocket.tls)
         view = options.for_websocket()
         self.policy.reload(view)
         return self.info.apply_options(view, self.port)
+
+    def _has_pinned(self, facts: TlsFacts) -> bool:
+        """Return True if the client's key is one of those that are pinned, or none is."""
+        pins = self.settings.tls.pinned_certs if self.settings.tls is not None else ()
+        return not pins or bool(facts.certificates and facts.certificates[0].spki_sha256 in pins)
 
     # --- for connections ------------------------------------------------------------------------
 

@@ -123,10 +123,22 @@ def test_mistakes_are_named(text: str, wanted: str) -> None:
     assert wanted in str(found.value)
 
 
-@pytest.mark.parametrize("key", ["verify_and_map: true", "connection_rate_limit: 3"])
-def test_what_tls_does_not_do_here_is_refused(key: str) -> None:
-    o = options(f"websocket {{ port: 1, tls {{ cert_file: c, key_file: k, {key} }} }}")
-    assert [key.partition(":")[0] in each for each in o.unserved] == [True]
+def test_what_tls_does_not_do_here_is_refused() -> None:
+    block = "cert_file: c, key_file: k, connection_rate_limit: 3, verify: true"
+    o = options(f"websocket {{ port: 1, tls {{ {block} }} }}")
+    assert ["connection_rate_limit" in each for each in o.unserved] == [True]
+
+
+def test_tls_is_the_listeners_own() -> None:
+    o = options(
+        "tls { cert_file: a, key_file: b }\nallow_non_tls: true\n"
+        "websocket { port: 1, tls { cert_file: c, key_file: k, verify_and_map: true } }"
+    )
+    view = o.for_websocket()
+    assert view.tls is not None and view.tls.certificates == (("c", "k"),)
+    assert view.tls.is_mapping and not view.allows_non_tls
+    clear = options("tls { cert_file: a, key_file: b }\nwebsocket { port: 1, no_tls: true }")
+    assert clear.for_websocket().tls is None
 
 
 def test_a_reload_changes_nothing_of_the_listener_and_tells_no_secret() -> None:

@@ -96,8 +96,8 @@ class Transport(asyncio.Transport):
     def set_write_buffer_limits(self, *, high: int, low: int) -> None:
         self.high = high
 
-    def get_extra_info(self, _key: str, _default: Any = None) -> tuple[str, int]:
-        return ("127.0.0.1", 50_000)
+    def get_extra_info(self, key: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 50_000) if key == "peername" else default
 
     def get_write_buffer_size(self) -> int:
         return self.waiting
