@@ -53,7 +53,10 @@ class Machine(Protocol):
     """Replicated state. Same entries in the same order give the same state, effects and digest."""
 
     applied: Index
-    digest: int
+
+    @property
+    def digest(self) -> int:
+        """Fold of all that was applied."""
 
     def apply(self, entry: Entry, out: Effects) -> None:
         """Apply one committed entry and append what follows from it to `out`.

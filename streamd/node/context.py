@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.callbacks import ignore
 from streamd.node.env import NodeEnv, NodeThread
@@ -22,11 +22,11 @@ from streamd.types import NodeId
 class LogSink(Protocol):
     """The server's log: obs/server_log.py."""
 
-    def info(self, text: str, **fields: Any) -> None: ...
+    def info(self, text: str, **fields: object) -> None: ...
 
-    def warning(self, text: str, **fields: Any) -> None: ...
+    def warning(self, text: str, **fields: object) -> None: ...
 
-    def error(self, text: str, **fields: Any) -> None: ...
+    def error(self, text: str, **fields: object) -> None: ...
 
 
 class NodeLog:
@@ -35,17 +35,17 @@ class NodeLog:
     def __init__(self, sink: LogSink | None) -> None:
         self._sink = sink
 
-    def info(self, text: str, **facts: Any) -> None:
+    def info(self, text: str, **facts: object) -> None:
         """Log a change of state that an operator acts on."""
         if self._sink is not None:
             self._sink.info(text, **facts)
 
-    def warn(self, text: str, **facts: Any) -> None:
+    def warn(self, text: str, **facts: object) -> None:
         """Log that something is degraded."""
         if self._sink is not None:
             self._sink.warning(text, **facts)
 
-    def error(self, text: str, **facts: Any) -> None:
+    def error(self, text: str, **facts: object) -> None:
         """Log that a group, or the node, stopped or lost something."""
         if self._sink is not None:
             self._sink.error(text, **facts)
@@ -66,8 +66,8 @@ class NodeHooks:
     """Callbacks that the rooms above give to the node; each may come before its start."""
 
     def __init__(self) -> None:
-        self.on_stream_event: Callable[[LocalStream, str, dict[str, Any]], None] | None = None
-        self.on_meta_event: Callable[[str, dict[str, Any]], None] | None = None
+        self.on_stream_event: Callable[[LocalStream, str, dict[str, object]], None] | None = None
+        self.on_meta_event: Callable[[str, dict[str, object]], None] | None = None
         self.on_store_gone: Callable[[], None] = lambda: None
         self.has_requests: Callable[[], bool] = lambda: False
         self.leader_watchers: list[Callable[[], None]] = []
@@ -77,7 +77,7 @@ class NodeHooks:
         for on_change in self.leader_watchers:
             on_change()
 
-    def announce(self, replica: LocalStream, kind: str, fields: dict[str, Any]) -> None:
+    def announce(self, replica: LocalStream, kind: str, fields: dict[str, object]) -> None:
         """Tell the rooms above of an event that this node, as a stream's leader, has seen."""
         if self.on_stream_event is not None:
             self.on_stream_event(replica, kind, fields)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from streamd.node.clock import SystemClock
 from streamd.node.groups.monitor import Loop, Monitor
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk, DiskThread, OsDisk, Thread
+
+T = TypeVar("T")
 
 
 class NodeThread(Thread, Protocol):
@@ -49,13 +50,19 @@ class SystemEnv:
         task.add_done_callback(self._tasks.discard)
 
 
-def completion() -> tuple[asyncio.Event, Callable[[BaseException | None], None], list[Any]]:
-    """Return an event, a callback that sets it, and a list of what the callback was given."""
-    event = asyncio.Event()
-    results: list[Any] = []
+class Completion(Generic[T]):
+    """Outcome that a task waits for: give `done` to whoever calls it once."""
 
-    def done(result: BaseException | None) -> None:
-        results.append(result)
-        event.set()
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._results: list[T] = []
 
-    return event, done, results
+    def done(self, result: T) -> None:
+        """Record the result; `wait` returns it."""
+        self._results.append(result)
+        self._event.set()
+
+    async def wait(self) -> T:
+        """Wait for the result."""
+        await self._event.wait()
+        return self._results[0]

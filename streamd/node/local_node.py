@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.machine.commands import Command
 from streamd.machine.meta import MetaMachine
 from streamd.node.clock import ClockWatch
 from streamd.node.cluster.leaders import Leaders
@@ -26,18 +27,19 @@ from streamd.node.cluster.peer_requests import PeerRequests
 from streamd.node.cluster.placement import ClusterView
 from streamd.node.cluster.server_removal import check_directory
 from streamd.node.context import LogSink, NodeHooks, NodeLife, NodeLog
-from streamd.node.env import NodeEnv, NodeThread, SystemEnv, completion
+from streamd.node.env import Completion, NodeEnv, NodeThread, SystemEnv
 from streamd.node.groups import inbox
 from streamd.node.groups.leadership_transfer import LeadershipTransfer
 from streamd.node.identity import ownership
 from streamd.node.identity.bootstrap import Bootstrap, BootstrapRetry
 from streamd.node.meta_group.catalog import Catalog
 from streamd.node.node_options import NodeOptions
-from streamd.node.ports import Done, NodeHealth, Peers, StreamHandle, Wires
+from streamd.node.ports import Answer, Done, NodeHealth, Peers, StreamHandle, Wires
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.store_opening import StoreOpening
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.node.wiring import Base, NodeParts, wire
+from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
 from streamd.types import META_UID, NodeId, Uid
@@ -185,11 +187,11 @@ class LocalNode:
 
     async def started(self) -> None:
         """`start`, awaited."""
-        event, done, results = completion()
-        self.start(done)
-        await event.wait()
-        if results[0] is not None:
-            raise results[0]
+        completion: Completion[BaseException | None] = Completion()
+        self.start(completion.done)
+        err = await completion.wait()
+        if err is not None:
+            raise err
 
     def _meta_recovered(self, done: Callable[[BaseException | None], None]) -> None:
         group = self.groups.meta_group
@@ -269,9 +271,9 @@ class LocalNode:
 
     async def stopped(self, groups_left: Callable[[], None] | None = None) -> None:
         """`stop`, awaited."""
-        event, done, _ = completion()
-        self.stop(partial(done, None), groups_left)
-        await event.wait()
+        completion: Completion[None] = Completion()
+        self.stop(partial(completion.done, None), groups_left)
+        await completion.wait()
 
     def _stop_groups(self, groups_left: Callable[[], None] | None) -> None:
         parts = self.parts
@@ -365,7 +367,7 @@ class LocalNode:
         return self._links.peers
 
     @property
-    def node_facts(self) -> dict[NodeId, dict[str, Any]]:
+    def node_facts(self) -> dict[NodeId, Facts]:
         return self.parts.cluster.facts.by_node
 
     @property
@@ -382,7 +384,7 @@ class LocalNode:
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
         self.hooks.leader_watchers.append(on_change)
 
-    def propose_meta(self, command: list[Any], done: Done) -> None:
+    def propose_meta(self, command: Command, done: Done) -> None:
         self.parts.meta.proposals.propose(command, done)
 
     def removal_obstacle(self, name: NodeId) -> str:
@@ -435,10 +437,10 @@ class LocalNode:
     def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
         self._requests.note_prefixes[prefix] = take
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         return self.parts.cluster.peering.hello()
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None:
         if not self._life.is_running:
             raise ConfigError("this node has not started")
         self.parts.cluster.peering.on_peer_up(node_id, hello)
@@ -454,12 +456,10 @@ class LocalNode:
         else:
             self.parts.replicas.opener.hold(sender, uid, messages)
 
-    def on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
+    def on_call(self, sender: NodeId, method: str, args: list[object], answer: Answer) -> None:
         self._requests.on_call(sender, method, args, answer)
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None:
         self._requests.on_note(sender, kind, args)
 
     # --- membership -------------------------------------------------------------------------

@@ -8,16 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, JsError
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.commands import Command
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.clock import Clock as Clock
+from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
 from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 
 Done = Callable[[Any], None]
-"""Called once, on the event loop, with the command's outcome (a value or a JsError)."""
+"""Called once, on the event loop, with the outcome of a command or the answer to a call: a JsError,
+or a value whose type the command (machine/commands.py) or call (protocol/peer_schemas.py) says."""
+
+PublishOutcome = int | tuple[int, int] | tuple[Seq, int, str | bytes] | JsError
+"""What became of a message: its seq; (DUPLICATE, seq); (seq, count, name) of an atomic batch; or
+why it is not stored. See commands.STORE."""
+
+Answer = Callable[[object], None]
+"""Called once, now or later, with a value for the wire or a JsError."""
 
 
 class Peers(Protocol):
@@ -31,13 +41,13 @@ class Peers(Protocol):
         self,
         node_id: NodeId,
         method: str,
-        args: list[Any],
+        args: Sequence[object],
         done: Done,
         timeout_ms: int = 5000,
     ) -> None:
         """Ask a node; `done` gets its answer or a JsError, exactly once, and never at once."""
 
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+    def note(self, node_id: NodeId, kind: str, args: Sequence[object]) -> None:
         """Tell a node something; no answer comes."""
 
     def is_up(self, node_id: NodeId) -> bool:
@@ -53,28 +63,28 @@ class Peers(Protocol):
 class PeerHandler(Protocol):
     """Receiver of what other nodes send; called on the event loop."""
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         """Return what the other side of a new link is told."""
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None:
         """Take in a node whose link is up. Raises ConfigError if it must not be talked to."""
 
     def on_peer_down(self, node_id: NodeId) -> None: ...
 
     def on_raft(self, sender: NodeId, uid: Uid, messages: list[Message]) -> None: ...
 
-    def on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
+    def on_call(self, sender: NodeId, method: str, args: list[object], answer: Answer) -> None:
         """Answer a call: a msgpack-able value or a JsError, now or later, once."""
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None: ...
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None: ...
 
 
 class PublishSink(Protocol):
     """Publisher that waits for acks: a client connection, or the server itself."""
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+    def publish_acks(
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
+    ) -> None:
         """`outcomes[i]` answers `replies[i]` (see commands.STORE); an empty reply wants none."""
 
 
@@ -166,7 +176,7 @@ class StreamHandle(Protocol):
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store `msgs` (one chunk of one connection); outcomes go to `sink` after apply."""
 
-    def propose(self, command: list[Any], done: Done | None) -> None:
+    def propose(self, command: Command, done: Done | None) -> None:
         """Propose a command (machine/commands.py); `done` gets its outcome after apply."""
 
     def read_barrier(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
@@ -291,7 +301,7 @@ class NodeHandle(Protocol):
     def is_short_of_files(self) -> bool:
         """True if this process may hardly open one more file (`ulimit -n`)."""
 
-    def propose_meta(self, command: list[Any], done: Done) -> None:
+    def propose_meta(self, command: Command, done: Done) -> None:
         """Propose to the meta group. For stream commands, `done` is called once the stream's
         group is running (created), reconfigured (updated) or stopped and in trash (deleted)."""
 
@@ -320,7 +330,7 @@ class NodeHandle(Protocol):
     def cluster_name(self) -> str: ...
 
     @property
-    def node_facts(self) -> dict[NodeId, dict[str, Any]]:
+    def node_facts(self) -> dict[NodeId, Facts]:
         """Facts about each node, this one included: tags, limits, what it holds."""
 
     @property

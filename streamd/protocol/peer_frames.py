@@ -8,7 +8,7 @@ same VERSION: any change of a message is a change of the format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, get_args, get_type_hints
 
@@ -84,13 +84,13 @@ class ProtocolError(StreamdError):
 # --- frames out -----------------------------------------------------------------------------------
 
 
-def frame(kind: int, *fields: Any) -> bytes:
+def frame(kind: int, *fields: object) -> bytes:
     """Return one whole frame."""
     body: bytes = msgpack.packb((kind, *fields))
     return len(body).to_bytes(4, "big") + body
 
 
-def hello(facts: dict[str, Any]) -> bytes:
+def hello(facts: Mapping[str, object]) -> bytes:
     """Return the frame that opens a link from either side."""
     return frame(HELLO, MAGIC, VERSION, facts)
 

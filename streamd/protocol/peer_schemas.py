@@ -8,9 +8,10 @@ A dict may hold keys that are not named here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from streamd.errors import StreamdError
+from streamd.protocol.node_hello import Hello
 
 Check = Callable[[Any], bool]
 
@@ -165,10 +166,11 @@ _is_hello: Final = _record(
 )
 
 
-def check_hello(hello: Any) -> None:
-    """As `check_note`, for what a node says of itself when a link comes up."""
+def check_hello(hello: dict[str, object]) -> Hello:
+    """As `check_note`, for what a node says of itself when a link comes up; returns it."""
     if not _is_hello(hello):
         raise MalformedArgs("malformed hello of a node")
+    return cast(Hello, hello)
 
 
 def _is_part(value: Any) -> bool:

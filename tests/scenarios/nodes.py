@@ -16,9 +16,9 @@ from streamd.api.router import Router
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups import inbox
-from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
 from streamd.node.local_node import LocalNode
+from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.raft import log as raft_log
 from streamd.types import META_UID, NodeId, Uid
 from tests.sim.checkers import Checkers, Probes
@@ -234,15 +234,15 @@ class Nodes:
         machine = self.checkers.truths[META_UID].machine
         return int(machine.streams_by_name[stream].uid)
 
-    def group(self, name: NodeId, stream: str) -> Group | None:
+    def group(self, name: NodeId, stream: str) -> StreamGroup | None:
         host = self.hosts[name]
-        return host.node.groups.group_of(self.uid(stream)) if host.node is not None else None
+        replica = host.node.groups.get(self.uid(stream)) if host.node is not None else None
+        return replica.group if replica is not None else None
 
     def machine(self, name: NodeId, stream: str) -> StreamMachine:
         found = self.group(name, stream)
         assert found is not None, f"{name} has no replica of {stream}"
-        machine: StreamMachine = found.machine
-        return machine
+        return found.machine
 
     def leader_name(self, uid: Uid) -> NodeId:
         for name in self.running():

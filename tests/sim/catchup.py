@@ -145,9 +145,9 @@ class World:
         self.leaders = {leader.name: leader for leader in leaders}
         for leader in leaders:
             leader.is_leading = True
-        self.calls: deque[tuple[str, str, list[Any], Callable[[Any], None]]] = deque()
+        self.calls: deque[tuple[str, str, Any, Callable[[Any], None]]] = deque()
         self.timers: list[Callable[[], None]] = []
-        self.asked: list[tuple[str, str, list[Any]]] = []
+        self.asked: list[tuple[str, str, Any]] = []
         self.troubles: list[str] = []
         self.failures: list[BaseException] = []
         self.done: list[InstalledSnapshot] = []
@@ -207,7 +207,7 @@ class World:
             self.follower.store.close()
         done()
 
-    def _call(self, node: str, method: str, args: list[Any], done: Callable[[Any], None]) -> None:
+    def _call(self, node: str, method: str, args: Any, done: Callable[[Any], None]) -> None:
         self.asked.append((node, method, args))
         self.calls.append((node, method, args, done))
 

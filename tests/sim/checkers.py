@@ -291,7 +291,7 @@ class Checkers:
         self.world.counts["states checked"] += 1
         if self._forgot:
             self._note_remembered(name, group, truth.last)
-        if group.uid != META_UID:
+        if isinstance(machine, StreamMachine):
             _check_consumers(name, machine)
 
     def check_equal(self, name: NodeId, group: Group) -> None:
@@ -299,15 +299,17 @@ class Checkers:
         truth = self.truths.get(group.uid)
         if truth is None or group.machine.applied != truth.last:
             return
-        if group.uid == META_UID:
-            have, want = group.machine.streams_by_name, truth.machine.streams_by_name
+        machine = group.machine
+        if isinstance(machine, MetaMachine):
+            have, want = machine.streams_by_name, truth.machine.streams_by_name
             need(have == want, f"{name}: streams {sorted(have)}, not {sorted(want)}")
             return
-        have_state, want_state = group.machine.state(), truth.machine.state()
+        assert isinstance(machine, StreamMachine)
+        have_state, want_state = machine.state(), truth.machine.state()
         need(have_state == want_state, f"{name}/{group.uid}: {have_state} != {want_state}")
         for consumer_name, consumer in truth.machine.consumers.items():
             want_c = consumer.to_state()
-            have_c = group.machine.consumers[consumer_name].to_state()
+            have_c = machine.consumers[consumer_name].to_state()
             need(have_c == want_c, f"{name}/{group.uid}/{consumer_name}: {have_c} != {want_c}")
 
 

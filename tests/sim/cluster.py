@@ -365,6 +365,7 @@ class SimCluster:
         if host is None or group is None or asset.uid in self.checkers.forfeited:
             return
         machine = group.machine
+        assert isinstance(machine, StreamMachine)
         index, age_ns = machine.index, machine.limits.max_age_ns
         before_ns = host.clock.now_ns() - age_ns - LATE_NS
         for seq in index.live_seqs(index.first_seq, index.last_seq) if age_ns else ():

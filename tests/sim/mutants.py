@@ -295,21 +295,22 @@ def snapshot_index_too_high(replace: Replace) -> None:
     save = StreamSnapshots.save
 
     def boastful(writer: StreamSnapshots, group: Group, *, index: int, **rest: Any) -> None:
-        freeze = group.machine.freeze
+        machine: Any = group.machine
+        freeze = machine.freeze
 
         def before() -> Callable[[], bytes]:
-            group.machine.applied -= 1
+            machine.applied -= 1
             try:
                 state: Callable[[], bytes] = freeze()
                 return state
             finally:
-                group.machine.applied += 1
+                machine.applied += 1
 
-        group.machine.freeze = before
+        machine.freeze = before
         try:
             save(writer, group, index=index, **rest)
         finally:
-            del group.machine.freeze
+            del machine.freeze
 
     replace(StreamSnapshots, "save", boastful)
 

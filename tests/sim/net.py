@@ -8,12 +8,13 @@ them again); a side that hears nothing for a second gives the link up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from streamd import errors
 from streamd.errors import ConfigError, JsError
 from streamd.protocol import peer_frames, peer_schemas
+from streamd.protocol.node_hello import Hello
 from streamd.raft.messages import Message
 from streamd.types import NodeId, Uid
 from tests.sim.world import MS, World
@@ -26,9 +27,9 @@ DIAL_US = 100 * MS
 class Handler(Protocol):
     """The part of ports.PeerHandler that links call."""
 
-    def hello(self) -> dict[str, Any]: ...
+    def hello(self) -> Hello: ...
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None: ...
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None: ...
 
     def on_peer_down(self, node_id: NodeId) -> None: ...
 
@@ -281,7 +282,7 @@ class SimPeers:
         self,
         node_id: NodeId,
         method: str,
-        args: list[Any],
+        args: Sequence[object],
         done: Callable[[Any], None],
         timeout_ms: int = 5000,
     ) -> None:
@@ -295,7 +296,7 @@ class SimPeers:
         self._net.transmit(link, node_id, peer_frames.frame(peer_frames.CALL, number, method, args))
         self.process.schedule(timeout_ms * MS, self._settle, number, errors.CLUSTER_NOT_AVAIL())
 
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+    def note(self, node_id: NodeId, kind: str, args: Sequence[object]) -> None:
         link = self._up(node_id)
         if link is not None:
             self._net.transmit(link, node_id, peer_frames.frame(peer_frames.NOTE, kind, args))
@@ -345,9 +346,9 @@ class SimPeers:
             net.transmit(link, sender, peer_frames.hello(self.handler.hello()))
         link.is_up[self.name] = True
         net.world.note(f"link {self.name}-{sender} up at {self.name}")
-        peer_schemas.check_hello(facts)
+        hello = peer_schemas.check_hello(facts)
         try:
-            self.handler.on_peer_up(sender, facts)
+            self.handler.on_peer_up(sender, hello)
         except ConfigError as err:
             link.is_up[self.name] = False
             net.close_end(link, self.name, f"refused: {err}")

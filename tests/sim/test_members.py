@@ -12,6 +12,7 @@ import pytest
 
 from streamd import limits
 from streamd.machine import commands
+from streamd.machine.streams.stream import StreamMachine
 from streamd.raft.membership import Membership
 from streamd.types import META_UID, Index, NodeId, Seq, Uid
 from tests.sim.checkers import Probes
@@ -569,6 +570,7 @@ def test_a_meta_group_that_begins_anew_deletes_no_stream_that_it_has_not_heard_o
         script.wait("its state", lambda: uid in node.meta.streams_by_uid)
         script.cluster.world.run(script.cluster.world.now_us + SECOND)
         assert member is not None and node.groups.group_of(uid) is member
+        assert isinstance(member.machine, StreamMachine)
         assert member.machine.index.last_seq >= 5
         assert node.parts.recovery.amnesia.was_dropped(uid)
 

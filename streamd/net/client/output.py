@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from streamd.net.client.auth import UserRights
 from streamd.net.client.profile import ClientProfile, after_end
@@ -22,6 +21,7 @@ from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.pubacks import ack_body, ack_line, ack_run, shared_prefix
 from streamd.net.pubsub.sublist import Subscription
+from streamd.node.ports import PublishOutcome
 
 
 class Output:
@@ -212,7 +212,9 @@ class Output:
 
     # --- acks of publishes ----------------------------------------------------------------------
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+    def publish_acks(
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
+    ) -> None:
         """Answer publishes: one write for all of them where the replies allow it."""
         if type(outcomes) is range:
             if len(replies) == 1:
@@ -259,7 +261,7 @@ class Output:
         return sub
 
     def _publish_acks_each(
-        self, stream: bytes, replies: list[bytes], outcomes: Sequence[Any]
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
     ) -> None:
         router = self._router
         find = self._table.find
@@ -279,7 +281,7 @@ class Discard(list[bytes]):
 
     def append(self, item: bytes) -> None: ...
 
-    def __iadd__(self, items: Any) -> Discard:  # type: ignore[override, misc]
+    def __iadd__(self, items: object) -> Discard:  # type: ignore[override, misc]
         return self
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from streamd.net.pubsub.fanout import FanOut
 from streamd.net.pubsub.interest import Delivery, Numbers
 from streamd.net.pubsub.pubacks import ack_body
 from streamd.net.pubsub.subject_routes import Route
 from streamd.net.pubsub.sublist import Subscription
+from streamd.node.ports import PublishOutcome
 
 
 class InboxSink:
@@ -85,7 +85,9 @@ class ServerSink:
         self._publish = publish
         self._domain_field = domain_field
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Sequence[Any]) -> None:
+    def publish_acks(
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
+    ) -> None:
         """See ports.PublishSink."""
         for reply, outcome in zip(replies, outcomes, strict=True):
             if reply:
@@ -182,7 +184,7 @@ def _deliver_run_to(
     size = len(payloads[0])
     # `ack` has four %d of its own, which the formatting below fills.
     template = b"MSG %%b %b %b %d\r\n%%b\r\n" % (sub.sid.replace(b"%", b"%%"), ack, size)
-    fields: list[Any] = [None] * (6 * count)
+    fields: list[bytes | int] = [0] * (6 * count)
     fields[0::6] = subjects
     fields[1::6], fields[2::6], fields[3::6], fields[4::6] = numbers
     fields[5::6] = payloads

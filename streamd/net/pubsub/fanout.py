@@ -20,6 +20,7 @@ from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import Route, RouteTable
 from streamd.net.pubsub.sublist import Receiver, Subscription
+from streamd.node.ports import PublishOutcome
 
 _DICE_MASK = (1 << 64) - 1
 
@@ -34,7 +35,9 @@ class Publisher(Receiver, Protocol):
     def forbid_publish(self, subject: bytes) -> None:
         """Refuse a publish: no client may publish to `subject`."""
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Sequence[object]) -> None:
+    def publish_acks(
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
+    ) -> None:
         """See ports.PublishSink."""
 
     def stall(self, rest_s: float) -> None:

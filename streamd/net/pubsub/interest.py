@@ -8,7 +8,7 @@ like the one of local subscriptions, but with a node behind each entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.net.pubsub.sublist import Sublist
 from streamd.types import NodeId
@@ -21,6 +21,14 @@ Change = tuple[bytes, bytes, int]
 Delivery = tuple[bytes, bytes, bytes, bytes]
 """(subject, ack reply, headers, payload)"""
 
+RouteItem = (
+    tuple[bytes, bytes | list[bytes]]
+    | tuple[bytes, bytes, bytes, bytes]
+    | tuple[bytes, bytes, bytes, bytes, list[bytes]]
+)
+"""Item of a `net.msgs` note: (subject, payload), or several payloads; with reply and headers behind
+them if there are any, and with the queue groups that the node was chosen for."""
+
 Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 """Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
 
@@ -28,12 +36,10 @@ Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 class PeerNode(Protocol):
     """Another node of the cluster, as routing uses it: where messages for its clients go.
 
-    `outbox` takes items of a `net.msgs` note (see `net/route/remote_messages.py`): (subject,
-    payload), with reply and headers behind them if there are any, and with the names of the queue
-    groups that the node was chosen for.
+    `outbox` takes items of a `net.msgs` note (see `net/route/remote_messages.py`).
     """
 
-    outbox: list[tuple[Any, ...]]
+    outbox: list[RouteItem]
 
     @property
     def node_id(self) -> NodeId: ...
@@ -128,7 +134,7 @@ class RemoteInterest:
         self.ack_watcher_count = 0  # patterns that could see acks
         self._subs: dict[PeerNode, dict[Key, RemoteSub]] = {}
 
-    def apply(self, node: PeerNode, changes: Iterable[Sequence[Any]]) -> list[Key]:
+    def apply(self, node: PeerNode, changes: Iterable[Change]) -> list[Key]:
         """Apply changes that a node told; returns (pattern, queue) of each that took effect."""
         subs = self._subs.setdefault(node, {})
         changed: list[Key] = []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from streamd.errors import JsError
 from streamd.machine.commands import DUPLICATE
+from streamd.node.ports import PublishOutcome
 
 
 def domain_field(domain: str) -> bytes:
@@ -14,13 +14,13 @@ def domain_field(domain: str) -> bytes:
     return b'"domain":%b,' % json.dumps(domain).encode() if domain else b""
 
 
-def ack_body(stream: bytes, outcome: Any, domain: bytes = b"") -> bytes:
+def ack_body(stream: bytes, outcome: PublishOutcome, domain: bytes = b"") -> bytes:
     """Return the JSON that answers one publish.
 
     `outcome` is a seq, (DUPLICATE, seq), a JsError, or for an atomic batch (last seq, count,
     batch id); `domain` a `domain_field`.
     """
-    if type(outcome) is int:
+    if isinstance(outcome, int):
         return b'{"stream":"%b",%b"seq":%d}' % (stream, domain, outcome)
     if isinstance(outcome, JsError):
         error = json.dumps(outcome.as_json(), separators=(",", ":"), ensure_ascii=False)
@@ -68,7 +68,7 @@ def ack_run(
             stream.replace(b"%", b"%%"),
             domain.replace(b"%", b"%%"),
         )
-        fields: list[Any] = [0] * (2 * count)
+        fields: list[bytes | int] = [0] * (2 * count)
         fields[0::2] = replies[done:until]
         fields[1::2] = seqs[done:until]
         blobs.append(template * count % tuple(fields))

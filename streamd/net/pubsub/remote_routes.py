@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from streamd.net.pubsub.interest import Delivery, PeerNode, RemoteSub
+from streamd.net.pubsub.interest import Delivery, PeerNode, RemoteSub, RouteItem
 from streamd.net.pubsub.sublist import Match, Subscription
 
 _TURN_MAX: Final = 1024  # places in one round of a group; the shares of larger ones are rounded
@@ -92,7 +92,7 @@ class RemoteRoute:
         served: Collection[bytes] = (),
     ) -> int:
         """Send one message; returns to how many nodes. `served`: groups that got it here."""
-        item: tuple[Any, ...] = (subject, payload)
+        item: RouteItem = (subject, payload)
         if reply or headers:
             item = (subject, payload, reply, headers)
         if not self.groups:

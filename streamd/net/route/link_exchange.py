@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from streamd.errors import BAD_REQUEST, CLUSTER_NOT_AVAIL, JsError, RequestError, StreamdError
 from streamd.limits import (
@@ -26,7 +26,7 @@ class Inbound(Protocol):
 
     handler: PeerHandler
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None:
         """Give a note to its receiver."""
 
     def message_failed(self, name: NodeId, what: str, err: Exception, *, is_new: bool) -> None:
@@ -102,13 +102,13 @@ class LinkExchange:
             self.out_msgs += 1
             self._writer.write(peer_frames.encode_raft(uid, messages))
 
-    def note(self, kind: str, args: list[Any]) -> None:
+    def note(self, kind: str, args: Sequence[object]) -> None:
         """Send a note."""
         self.out_msgs += 1
         self._writer.write(peer_frames.frame(peer_frames.NOTE, kind, args))
         self._check_buffer()
 
-    def call(self, method: str, args: list[Any], done: Done, timeout_ms: int) -> None:
+    def call(self, method: str, args: Sequence[object], done: Done, timeout_ms: int) -> None:
         """Ask the other side; `done` gets the outcome once, later."""
         if len(self._calls) >= PEER_CALLS_MAX:
             self._loop.call_soon(done, CLUSTER_NOT_AVAIL())
@@ -173,7 +173,7 @@ class LinkExchange:
         else:
             raise ProtocolError(f"frame of kind {kind} after the handshake")
 
-    def _on_answer(self, number: int, is_error: bool, value: Any) -> None:
+    def _on_answer(self, number: int, is_error: bool, value: object) -> None:
         waiting = self._calls.pop(number, None)
         if waiting is None:
             return  # it came too late

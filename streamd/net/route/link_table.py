@@ -16,13 +16,14 @@ from streamd.net.route.dialer import Dialer
 from streamd.net.route.link import DUPLICATE, DUPLICATE_NAME, SELF, SHUTDOWN, PeerLink
 from streamd.net.route.local_server import LocalServer
 from streamd.obs.server_log import Log
+from streamd.protocol.node_hello import Hello
 from streamd.types import NodeId
 
 
 class LinkEvents(Protocol):
     """Follower of the links: the cluster as this server sees it."""
 
-    def words(self) -> dict[str, object]:
+    def words(self) -> Hello:
         """Return the node's own words, for WELCOME."""
 
     def why_not_up(self, link: PeerLink) -> str:

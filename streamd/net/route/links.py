@@ -12,8 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from streamd.config.cluster_options import ClusterOptions, join_address
 from streamd.config.options import Options
@@ -33,6 +32,7 @@ from streamd.net.sockets import serve
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.server_log import Log
 from streamd.protocol import peer_schemas
+from streamd.protocol.node_hello import Hello
 from streamd.protocol.peer_frames import RaftMessage
 from streamd.protocol.peer_schemas import MalformedArgs
 from streamd.types import NodeId, Uid
@@ -129,7 +129,7 @@ class ClusterLinks:
         self,
         node_id: NodeId,
         method: str,
-        args: list[Any],
+        args: Sequence[object],
         done: Done,
         timeout_ms: int = 5000,
     ) -> None:
@@ -140,7 +140,7 @@ class ClusterLinks:
         else:
             link.exchange.call(method, args, done, timeout_ms)
 
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+    def note(self, node_id: NodeId, kind: str, args: Sequence[object]) -> None:
         """See ports.Peers."""
         link = self._up.get(node_id)
         if link is not None:
@@ -271,16 +271,15 @@ class ClusterLinks:
 
     # --- for the table (`link_table.LinkEvents`) ------------------------------------------------
 
-    def words(self) -> dict[str, object]:
+    def words(self) -> Hello:
         """Return the node's own words, for WELCOME."""
         return self.dispatch.handler.hello()
 
     def why_not_up(self, link: PeerLink) -> str:
         """Introduce the server behind a link to the handler; return why there can be no link."""
         name, words = link.name, link.hello.get("node")
-        hello = words if isinstance(words, dict) else {}
         try:
-            peer_schemas.check_hello(hello)
+            hello = peer_schemas.check_hello(words if isinstance(words, dict) else {})
             if hello:
                 self._streamless.discard(name)
             else:
@@ -325,7 +324,7 @@ class ClusterLinks:
 
     # --- notes of other servers -----------------------------------------------------------------
 
-    def _on_peers(self, _sender: NodeId, _kind: str, args: list[Any]) -> None:
+    def _on_peers(self, _sender: NodeId, _kind: str, args: list[object]) -> None:
         if args:
             self._learn_peers(args[0])
 
@@ -335,7 +334,7 @@ class ClusterLinks:
                 if isinstance(name, str) and isinstance(address, str):
                     self._dialer.learn(name, address)
 
-    def _on_urls_note(self, sender: NodeId, _kind: str, args: list[Any]) -> None:
+    def _on_urls_note(self, sender: NodeId, _kind: str, args: list[object]) -> None:
         self._urls.learn(sender, [url for url in args if isinstance(url, str)])
 
     def _on_websocket_urls_note(self, sender: NodeId, _kind: str, args: list[Any]) -> None:

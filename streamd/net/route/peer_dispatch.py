@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from pathlib import PurePath
-from typing import Any
 
 from streamd.errors import CLUSTER_NOT_AVAIL
 from streamd.limits import PEER_REFUSALS_MAX
 from streamd.net.route.remote_messages import TakeNote
-from streamd.node.ports import PeerHandler
+from streamd.node.ports import Answer, PeerHandler
 from streamd.obs.server_log import Log
+from streamd.protocol.node_hello import Hello
 from streamd.protocol.peer_frames import RaftMessage
 from streamd.types import NodeId, Uid
 
@@ -37,7 +36,7 @@ class PeerDispatch:
         self._prefixes.sort(key=lambda entry: len(entry[0]), reverse=True)
         self._take_note.clear()
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None:
         """Give a note to its receiver."""
         take = self._take_note.get(kind)
         if take is None:
@@ -66,18 +65,16 @@ class PeerDispatch:
 class _NoNode:
     """The handler of a server without streams."""
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         return {}
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None: ...
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None: ...
 
     def on_peer_down(self, node_id: NodeId) -> None: ...
 
     def on_raft(self, sender: NodeId, uid: Uid, messages: list[RaftMessage]) -> None: ...
 
-    def on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
+    def on_call(self, sender: NodeId, method: str, args: list[object], answer: Answer) -> None:
         answer(CLUSTER_NOT_AVAIL())
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None: ...
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None: ...

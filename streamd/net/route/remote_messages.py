@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from streamd.limits import (
     REMOTE_CHANGES_MAX,
@@ -33,7 +33,7 @@ from streamd.limits import (
 )
 from streamd.net.pubsub.delivery_sinks import deliver_here, deliver_run_here, is_congested_here
 from streamd.net.pubsub.fanout import FanOut
-from streamd.net.pubsub.interest import Delivery, LocalInterest, Numbers
+from streamd.net.pubsub.interest import Change, Delivery, LocalInterest, Numbers, RouteItem
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.sublist import Subscription
@@ -42,8 +42,10 @@ from streamd.types import NodeId
 
 PREFIX: Final = "net."
 
-TakeNote = Callable[[NodeId, str, list[Any]], None]
+TakeNote = Callable[[NodeId, str, Any], None]
+"""Takes a note: (sender, kind, arguments), which a link has checked (protocol/peer_schemas.py)."""
 OnNode = Callable[[NodeId], None]
+Item = TypeVar("Item", bound=RouteItem)
 
 
 class PeerLinks(Protocol):
@@ -52,7 +54,7 @@ class PeerLinks(Protocol):
     def nodes(self) -> list[NodeId]:
         """Nodes with a link, sorted."""
 
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+    def note(self, node_id: NodeId, kind: str, args: Sequence[object]) -> None:
         """Tell a node something; nobody answers."""
 
     def buffered_bytes(self, node_id: NodeId) -> int:
@@ -108,7 +110,7 @@ class RemoteNode:
     def __init__(self, node_id: NodeId, links: PeerLinks) -> None:
         self._links = links
         self.node_id = node_id
-        self.outbox: list[tuple[Any, ...]] = []  # items of a net.msgs
+        self.outbox: list[RouteItem] = []  # items of a net.msgs
         self.full: set[bytes] = set()  # deliver subjects whose receivers there are congested
         self.told_full: set[bytes] = set()  # those of receivers here, as that node was told
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
@@ -144,8 +146,9 @@ class RemoteNode:
         for at in range(0, len(subjects), step):
             part = slice(at, at + step)
             columns = [list(column[part]) for column in numbers]
-            args = [to, ack, list(subjects[part]), list(payloads[part]), columns]
-            self._count(len(args[2]), size * len(args[2]))
+            names = list(subjects[part])
+            args = (to, ack, names, list(payloads[part]), columns)
+            self._count(len(names), size * len(names))
             self._links.note(self.node_id, "net.run", args)
 
     def is_congested(self, to: bytes) -> bool:
@@ -220,7 +223,7 @@ class Remotes:
         for node_id in list(self._nodes):  # a link that can't take it is gone
             self._tell(node_id, changes)
 
-    def _tell(self, node_id: NodeId, changes: list[Any], *, is_full: bool = False) -> None:
+    def _tell(self, node_id: NodeId, changes: list[Change], *, is_full: bool = False) -> None:
         # A full set is told even if there is nothing in it: it says what is no longer wanted.
         for at in range(0, max(len(changes), 1 if is_full else 0), REMOTE_NOTE_SUBS):
             part = changes[at : at + REMOTE_NOTE_SUBS]
@@ -296,7 +299,7 @@ class Remotes:
             is_all = is_all or len(patterns) > REMOTE_CHANGES_MAX
             self._subscriptions.on_remote_interest(None if is_all else patterns)
 
-    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
         if kind == "net.msgs":
             self._on_msgs(self._node(sender), args)
         elif kind == "net.run":
@@ -311,16 +314,16 @@ class Remotes:
             self._node(sender).full.difference_update(args[0])
             self._tell_drained()
 
-    def _on_sub(self, node: RemoteNode, is_full: bool, changes: list[list[Any]]) -> None:
+    def _on_sub(self, node: RemoteNode, is_full: bool, changes: list[Change]) -> None:
         before = self._interest.forget(node) if is_full else []
         self._changed(before + self._interest.apply(node, changes))
 
-    def _on_msgs(self, node: RemoteNode, items: list[Sequence[Any]]) -> None:
+    def _on_msgs(self, node: RemoteNode, items: list[RouteItem]) -> None:
         fanout = self._fanout
         node.in_msgs += _msgs_in(items)
         for item in items:
             subject, payload = item[0], item[1]
-            if type(payload) is list:
+            if isinstance(payload, list):
                 node.in_bytes += sum(map(len, payload))
                 fanout.deliver_forwarded_run(subject, payload)
                 continue
@@ -330,7 +333,7 @@ class Remotes:
             fanout.deliver_forwarded(subject, reply, headers, payload, queues)
         fanout.flush_if_idle()
 
-    def _on_deliver(self, node: RemoteNode, to: bytes, queue: bytes, batch: list[Any]) -> None:
+    def _on_deliver(self, node: RemoteNode, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
         node.in_msgs += len(batch)
         node.in_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
         deliver_here(self._fanout, to, queue, batch)
@@ -364,18 +367,18 @@ class Remotes:
         return list(self._nodes.values())
 
 
-def _msgs_in(items: list[Any]) -> int:
+def _msgs_in(items: list[RouteItem]) -> int:
     return sum(len(item[1]) if type(item[1]) is list else 1 for item in items)
 
 
-def _parts(items: list[Any]) -> Iterator[tuple[list[Any], int]]:
+def _parts(items: list[Item]) -> Iterator[tuple[list[Item], int]]:
     """Cut messages into pieces that are no burden to a link, with the bytes of each."""
     sizes = [sum(map(len, item[1] if type(item[1]) is list else item)) for item in items]
     total = sum(sizes)
     if total <= REMOTE_NOTE_BYTES:
         yield items, total
         return
-    part: list[Any] = []
+    part: list[Item] = []
     filled = 0
     for item, size in zip(items, sizes, strict=True):
         if part and filled + size > REMOTE_NOTE_BYTES:

@@ -8,8 +8,8 @@ wrong before the swap, the node stays as it was, keeps the files that are whole,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -24,15 +24,21 @@ STATE_NAMES = (
     "failed",
 )  # fmt: skip
 
-Result = Callable[[Any], None]
-"""Called once with the outcome: what was asked for, or an error as a value."""
+T = TypeVar("T")
+Result = Callable[[object], None]
+"""Called once with the outcome, or an error as a value."""
 
 
 class InstallTarget(Protocol):
     """Destination of the files: store/transfer/install.py. `done` may be called at once, or
     later."""
 
-    def begin(self, manifest: Manifest, done: Result, is_over: Callable[[], bool]) -> None:
+    def begin(
+        self,
+        manifest: Manifest,
+        done: Callable[[set[int] | BaseException], None],
+        is_over: Callable[[], bool],
+    ) -> None:
         """`done` gets the set of numbers of files that are whole here already. Once `is_over()`,
         nothing more is done about this manifest, whose place another may have taken."""
 
@@ -125,7 +131,7 @@ class SnapshotFetch:
         self,
         uid: Uid,
         *,
-        call: Callable[[NodeId, str, list[Any], Result], None],
+        call: Callable[[NodeId, str, Sequence[object], Result], None],
         target: InstallTarget,
         later: Callable[[float, Callable[[], None]], object],
         host: FetchHost,
@@ -211,7 +217,7 @@ class SnapshotFetch:
         arguments = [self.uid, self._min_index, suspects]
         self._call(self.leader, "manifest", arguments, self._mine(self._on_manifest))
 
-    def _on_manifest(self, result: Any) -> None:
+    def _on_manifest(self, result: object) -> None:
         if isinstance(result, BaseException):
             self._retry(f"{self.leader} has no manifest: {result}")
             return
@@ -234,7 +240,7 @@ class SnapshotFetch:
         attempt = self._attempt
         self.target.begin(manifest, self._mine(self._on_prepared), lambda: attempt != self._attempt)
 
-    def _on_prepared(self, result: Any) -> None:
+    def _on_prepared(self, result: set[int] | BaseException) -> None:
         if isinstance(result, BaseException):
             self._start_over(result)
             return
@@ -259,7 +265,9 @@ class SnapshotFetch:
             no, offset, size = self._chunks.popleft()
             self._in_flight += 1
 
-            def answered(result: Any, no: int = no, offset: int = offset, size: int = size) -> None:
+            def answered(
+                result: object, no: int = no, offset: int = offset, size: int = size
+            ) -> None:
                 self._on_chunk(result, no, offset, size)
 
             arguments = [self.uid, self._manifest.index, no, offset, size]
@@ -282,7 +290,7 @@ class SnapshotFetch:
             self._chunks.append((fact.no, offset, min(step, fact.length - offset)))
         return bool(self._chunks)
 
-    def _on_chunk(self, result: Any, no: int, offset: int, size: int) -> None:
+    def _on_chunk(self, result: object, no: int, offset: int, size: int) -> None:
         if isinstance(result, BaseException):
             self._retry(f"{self.leader} no longer serves block {no}: {result}")
             return
@@ -294,7 +302,7 @@ class SnapshotFetch:
             no, offset, result, self._mine(lambda outcome: self._on_written(outcome, no, size))
         )
 
-    def _on_written(self, result: Any, no: int, size: int) -> None:
+    def _on_written(self, result: object, no: int, size: int) -> None:
         if isinstance(result, BaseException):
             self._start_over(result)
             return
@@ -308,7 +316,7 @@ class SnapshotFetch:
         if self.state == FETCHING:
             self._fetch()
 
-    def _on_complete(self, result: Any, no: int) -> None:
+    def _on_complete(self, result: object, no: int) -> None:
         if isinstance(result, CorruptionError):
             self._on_bad_file(result, no)
             return
@@ -337,7 +345,7 @@ class SnapshotFetch:
 
     # --- the swap ---------------------------------------------------------------------------
 
-    def _on_sealed(self, result: Any) -> None:
+    def _on_sealed(self, result: object) -> None:
         assert self._manifest is not None
         if isinstance(result, BaseException):
             self._start_over(result)
@@ -353,7 +361,7 @@ class SnapshotFetch:
         self.state = SWAPPING
         self.target.swap(self._mine(self._on_swapped))
 
-    def _on_swapped(self, result: Any) -> None:
+    def _on_swapped(self, result: object) -> None:
         if isinstance(result, BaseException):
             # The live store is closed and the directories may be half-way: only a restart, which
             # finishes the swap, knows better.
@@ -421,11 +429,11 @@ class SnapshotFetch:
         self._missing.clear()
         self._unfinished = self._in_flight = 0
 
-    def _mine(self, then: Result) -> Result:
+    def _mine(self, then: Callable[[T], None]) -> Callable[[T], None]:
         """`then`, if this attempt is still the present one when it is called."""
         attempt = self._attempt
 
-        def called(result: Any) -> None:
+        def called(result: T) -> None:
             if attempt == self._attempt:
                 then(result)
 

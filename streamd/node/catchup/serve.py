@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
@@ -18,6 +18,7 @@ from streamd.errors import CorruptionError, StreamdError
 from streamd.machine.indexes.columns import Block
 from streamd.machine.snapshot import decode_stream
 from streamd.node.groups.snapshot_state import unwrap
+from streamd.node.ports import Answer
 from streamd.raft.membership import Membership
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.stream_store import LoadedSnapshot
@@ -25,8 +26,8 @@ from streamd.store.transfer.manifest import INDEX_NO, STATE_NO, FileFact, Manife
 from streamd.store.transfer.source import SnapshotSource
 from streamd.types import META_UID, Index, Uid
 
-Answer = Callable[[Any], None]
-"""Called once, with a value for the wire or a JsError."""
+ManifestArgs = tuple[Uid, Index, list[int]]
+BlockArgs = tuple[Uid, Index, int, int, int]
 
 Key = tuple[int, int, bool]
 """(block_no, end_offset, is_sealed): what a checksum is of."""
@@ -108,7 +109,7 @@ class SnapshotServer:
         # The states of manifests handed out lately: (uid, index) -> {file number: bytes}.
         self._states: OrderedDict[tuple[Uid, Index], dict[int, bytes]] = OrderedDict()
 
-    def on_manifest(self, args: list[Any], answer: Answer) -> None:
+    def on_manifest(self, args: ManifestArgs, answer: Answer) -> None:
         """The call `manifest`: [uid, min_index, numbers of blocks to look at again]."""
         uid, min_index, suspects = args
         group = self._find(uid)
@@ -129,7 +130,7 @@ class SnapshotServer:
         request.answers.append((min_index, answer))
         self._load(uid, request)
 
-    def on_block(self, args: list[Any], answer: Answer) -> None:
+    def on_block(self, args: BlockArgs, answer: Answer) -> None:
         """The call `block`: [uid, index of the manifest, file number, offset, size]."""
         uid, index, no, offset, size = args
         group = self._find(uid)
@@ -140,7 +141,7 @@ class SnapshotServer:
             answer(errors.STREAM_STORE_FAILED(err=f"{size} bytes at {offset} are no part"))
             return
 
-        def read(result: Any) -> None:
+        def read(result: bytes | BaseException) -> None:
             answer(_refusal(result) if isinstance(result, BaseException) else result)
 
         if no > STATE_NO:
@@ -151,7 +152,7 @@ class SnapshotServer:
             answer(self._part(files, no, offset, size))
             return
 
-        def loaded(result: Any) -> None:
+        def loaded(result: LoadedSnapshot | BaseException | None) -> None:
             if isinstance(result, LoadedSnapshot) and result.index == index:
                 answer(self._part(self._remember(uid, result), no, offset, size))
             else:
@@ -192,32 +193,35 @@ class SnapshotServer:
             return
         group.source.load(lambda result: self._on_loaded(uid, request, result))
 
-    def _on_loaded(self, uid: Uid, request: _Request, result: Any) -> None:
+    def _on_loaded(
+        self, uid: Uid, request: _Request, result: LoadedSnapshot | BaseException | None
+    ) -> None:
         group = self._find(uid)
         if group is None:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
             return
-        is_void = isinstance(result, CorruptionError)
-        if isinstance(result, BaseException) and not is_void:
+        fault = result if isinstance(result, CorruptionError) else None
+        saved = None if isinstance(result, BaseException) else result
+        if isinstance(result, BaseException) and fault is None:
             self._damaged(uid, request, result)
             return
-        index = 0 if result is None or is_void else result.index
+        index = 0 if saved is None else saved.index
         if index < group.saved_index:
             # An older one was found in the place of the newest, or none.
-            found = str(result) if is_void else f"found one at {index}"
+            found = str(fault) if fault is not None else f"found one at {index}"
             self._on_void(uid, f"the snapshot at {group.saved_index} can't be read: {found}")
             request.is_waiting = True
             group.save_anew(lambda: self._load(uid, request))
             return
-        if is_void:
-            self._damaged(uid, request, result)
+        if fault is not None:
+            self._damaged(uid, request, fault)
             return
-        if result is None or all(result.index < least for least, _ in request.answers):
+        if saved is None or all(saved.index < least for least, _ in request.answers):
             self._wait(uid, request)
             return
-        request.saved = result
+        request.saved = saved
         try:
-            facts = facts_of(uid, result.state)
+            facts = facts_of(uid, saved.state)
         except CorruptionError as err:
             self._damaged(uid, request, err)
             return
@@ -271,7 +275,7 @@ class SnapshotServer:
         facts: StateFacts,
         found: list[FileFact],
         key: Key,
-        result: Any,
+        result: FileFact | BaseException,
     ) -> None:
         if self._requests.get(uid) is not request:
             return  # the group was forgotten meanwhile
@@ -285,7 +289,7 @@ class SnapshotServer:
             self._answer(uid, request, errors.CLUSTER_NOT_AVAIL())
             return
 
-        def loaded(newest: Any) -> None:
+        def loaded(newest: object) -> None:
             assert request.saved is not None
             if isinstance(newest, LoadedSnapshot) and newest.index > request.saved.index:
                 self._load(uid, request)
@@ -296,7 +300,7 @@ class SnapshotServer:
 
     def _manifest(
         self, uid: Uid, saved: LoadedSnapshot, facts: StateFacts, blocks: list[FileFact]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         files = self._remember(uid, saved)
         members = facts.members or Membership(())
         # Of the state, not of the file: exactly what the blocks listed reach.
@@ -328,7 +332,7 @@ class SnapshotServer:
         self._answer(uid, request, _refusal(err))
         self._on_damaged(uid, err, block_no)
 
-    def _answer(self, uid: Uid, request: _Request, value: Any) -> None:
+    def _answer(self, uid: Uid, request: _Request, value: object) -> None:
         if self._requests.get(uid) is request:
             del self._requests[uid]
         answers, request.answers = request.answers, []

@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import errors, limits
 from streamd.errors import StreamdError
 from streamd.node.catchup.fetch import FetchSlots, InstalledSnapshot, InstallTarget, SnapshotFetch
-from streamd.node.catchup.serve import SnapshotServer
-from streamd.node.cluster.peer_requests import Answer
+from streamd.node.catchup.serve import BlockArgs, ManifestArgs, SnapshotServer
 from streamd.node.context import NodeContext
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
@@ -26,7 +24,7 @@ from streamd.node.integrity.consistency_check import ConsistencyCheck
 from streamd.node.integrity.corruption import CorruptionRepair
 from streamd.node.integrity.damage_log import DamageLog
 from streamd.node.integrity.discarded_entries import DiscardedEntries
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
 from streamd.node.replicas.group_control import GroupControl
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.raft.history import LogPosition
@@ -72,14 +70,14 @@ class SnapshotSources:
             on_void=damage_log.found_void_snapshot,
         )
 
-    def serve_manifest(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve_manifest(self, sender: NodeId, args: ManifestArgs, answer: Answer) -> None:
         """Answer the call `manifest`."""
         if self._consistency.may_hand_out(args[0], sender):
             self._server.on_manifest(args, answer)
         else:
             answer(errors.CLUSTER_NOT_AVAIL())
 
-    def serve_block(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve_block(self, sender: NodeId, args: BlockArgs, answer: Answer) -> None:
         """Answer the call `block`."""
         self._server.on_block(args, answer)
 
@@ -98,7 +96,7 @@ class SnapshotSources:
             return _Source(FileSource(disk, directory, uid, thread, name="meta"), group, monitor)
         replica = self._groups.get(uid)
         assert replica is not None
-        if not replica.is_file:
+        if isinstance(replica.store, MemoryStreamStore):
             return _Source(MemorySource(replica.store, thread), group, monitor)
         directory = os.path.join(context.root, "streams", str(uid))
         flush = replica.store.flush

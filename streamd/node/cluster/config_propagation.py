@@ -6,21 +6,18 @@ here until the leader runs with it, on whichever node that is.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.leaders import Leaders
-from streamd.node.cluster.peer_requests import Answer
 from streamd.node.context import NodeContext
 from streamd.node.meta_group.catalog import Catalog
-from streamd.node.ports import Done, Peers
+from streamd.node.ports import Answer, Done, Peers
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.replica_table import has_peers
 from streamd.node.stream_groups.stream_handle import LocalStream
-from streamd.types import NodeId, Uid
+from streamd.types import Index, NodeId, Uid
 
 
 class ConfigPropagation:
@@ -49,7 +46,7 @@ class ConfigPropagation:
             self.resolve(replica.uid)
             return
 
-        def configured(outcome: Any) -> None:
+        def configured(outcome: object) -> None:
             # Only now does the stream capture by its new subjects; what was looked up since meta
             # announced them is stale.
             self._catalog.changed()
@@ -71,7 +68,7 @@ class ConfigPropagation:
             return
         is_open = True
 
-        def finish(outcome: Any) -> None:
+        def finish(outcome: object) -> None:
             nonlocal is_open
             if is_open:
                 is_open = False
@@ -86,7 +83,7 @@ class ConfigPropagation:
         self._waiters.setdefault(uid, []).append((meta_index, finish))
         self.resolve(uid)
 
-    def serve(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve(self, sender: NodeId, args: tuple[Uid, Index], answer: Answer) -> None:
         """Answer the call `configured`: [uid, meta index]."""
         uid, meta_index = args
         self.wait(uid, meta_index, answer, limits.CONFIGURED_MS)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import limits
 from streamd.node.ports import Peers, Wires
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.protocol import acks
-from streamd.types import NodeId, Uid
+from streamd.types import Msg, NodeId, Uid
 
 
 class ForwardedRequests:
@@ -34,7 +33,9 @@ class ForwardedRequests:
         self._wires = wires
         self._call_later = call_later
 
-    def on_publish(self, sender: NodeId, args: list[Any]) -> None:
+    def on_publish(
+        self, sender: NodeId, args: tuple[Uid, int, list[Msg], list[bytes] | None]
+    ) -> None:
         """Store messages, or give them back: the note `publish`."""
         uid, token, msgs, own_replies = args
         assert self._peers is not None
@@ -43,11 +44,12 @@ class ForwardedRequests:
         replies = sink.replies
         if replica is not None and replica.is_ready:
             replica.note_writer_at(sender)
-            replica.publish([tuple(msg) for msg in msgs], replies, sink)
+            copies = [(subject, headers, payload) for subject, headers, payload in msgs]
+            replica.publish(copies, replies, sink)
         else:
             sink.give_back(msgs, replies)
 
-    def on_pull(self, sender: NodeId, args: list[Any]) -> None:
+    def on_pull(self, sender: NodeId, args: tuple[Uid, str, bytes, bytes, bytes]) -> None:
         """Serve a pull request: the note `pull`.
 
         The client's own server may be a third one (without JetStream): then the note may be here
@@ -69,7 +71,9 @@ class ForwardedRequests:
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{replica.name}.{consumer}"
             self._answer_no_responders(reply, subject.encode())
 
-    def on_acks(self, sender: NodeId, args: list[Any]) -> None:
+    def on_acks(
+        self, sender: NodeId, args: tuple[Uid, list[bytes], list[bytes] | None, list[bytes]]
+    ) -> None:
         """Take acks of one consumer: the note `acks`."""
         uid, subjects, replies, payloads = args
         replica = self._groups.get(uid)
@@ -83,7 +87,7 @@ class ForwardedRequests:
                 if reply:
                     self._answer_no_responders(reply, subject)
 
-    def on_flow(self, sender: NodeId, args: list[Any]) -> None:
+    def on_flow(self, sender: NodeId, args: tuple[Uid, str, bytes, *tuple[bytes, ...]]) -> None:
         """Take an answer to a flow-control request: the note `flow`."""
         uid, consumer, subject, *headers = args
         replica = self._groups.get(uid)

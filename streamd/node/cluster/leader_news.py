@@ -7,7 +7,6 @@ that node stays up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.callbacks import ignore
 from streamd.node.cluster.leaders import Leaders
@@ -17,6 +16,9 @@ from streamd.node.meta_group.catalog import Catalog
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.types import META_UID, NodeId, Term, Uid
+
+LeaderRow = tuple[Uid, Term, bool]
+"""Group, term, and whether the sender leads the group in that term, or does no more."""
 
 
 class LeaderNews:
@@ -62,16 +64,16 @@ class LeaderNews:
             return
         # Not what the groups believe: one that is being closed gets no turn to learn better.
         leaders = self._leaders
-        rows: list[list[Any]] = []
+        rows: list[LeaderRow] = []
         for uid in sorted(announced):
             term = leaders.own_term(uid)
             if term:
                 self._told[uid] = term
-                rows.append([uid, term, True])
+                rows.append((uid, term, True))
             elif uid in self._told:
                 # Only the end of what others were told of. A member that was elected just now
                 # leads nothing yet either, and said "no more" would be deposed by its followers.
-                rows.append([uid, self._told.pop(uid), False])
+                rows.append((uid, self._told.pop(uid), False))
         if not rows:
             return
         for node_id in self._peers.nodes():
@@ -89,7 +91,7 @@ class LeaderNews:
         self._leaders.on_down(node_id)
         self._catalog.changed()
 
-    def on_note(self, sender: NodeId, rows: list[Any]) -> None:
+    def on_note(self, sender: NodeId, rows: list[LeaderRow]) -> None:
         """Record what another node leads, or leads no more: the note `leaders`."""
         meta = self._groups.meta
         for uid, term, is_ready in rows:

@@ -5,14 +5,11 @@ Placement chooses nodes by these facts.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd.node.context import NodeContext
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
+from streamd.protocol.node_hello import Facts, Hello
 from streamd.types import NodeId
-
-Facts = dict[str, Any]
 
 
 class NodeFacts:
@@ -61,12 +58,12 @@ class NodeFacts:
             for node_id in self._peers.nodes():
                 self._peers.note(node_id, "facts", [facts])
 
-    def record(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def record(self, node_id: NodeId, hello: Hello) -> None:
         """Record what a node said of itself when its link came up."""
         self.by_node[node_id] = hello.get("facts", {})
         self._cluster_ids[node_id] = hello.get("cluster_id", "")
 
-    def on_note(self, sender: NodeId, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, args: tuple[Facts]) -> None:
         """Record the facts that a node sends again and again: the note `facts`."""
         self.by_node[sender] = args[0]
 

@@ -10,16 +10,15 @@ from typing import Any
 
 from streamd import errors
 from streamd.node.context import NodeLog
+from streamd.node.ports import Answer
 from streamd.types import NodeId
 
-Answer = Callable[[Any], None]
-"""Called once, now or later, with a value for the wire or a JsError."""
+Serve = Callable[[NodeId, Any, Answer], None]
+"""Serves one call: (sender, arguments, answer). Each says of which types its arguments are; a link
+has checked that (protocol/peer_schemas.py). Rows that are unpacked are lists, typed as tuples."""
 
-Serve = Callable[[NodeId, list[Any], Answer], None]
-"""Serves one call: (sender, arguments, answer)."""
-
-Take = Callable[[NodeId, list[Any]], None]
-"""Takes one note: (sender, arguments)."""
+Take = Callable[[NodeId, Any], None]
+"""Takes one note: (sender, arguments); likewise."""
 
 
 class PeerRequests:
@@ -32,7 +31,7 @@ class PeerRequests:
         self.call_prefixes: dict[str, Callable[..., None]] = {}
         self.note_prefixes: dict[str, Callable[..., None]] = {}
 
-    def on_call(self, sender: NodeId, method: str, args: list[Any], answer: Answer) -> None:
+    def on_call(self, sender: NodeId, method: str, args: list[object], answer: Answer) -> None:
         """Serve a call; see ports.PeerHandler."""
         for prefix, serve_prefix in self.call_prefixes.items():
             if method.startswith(prefix):
@@ -44,7 +43,7 @@ class PeerRequests:
         else:
             serve(sender, args, answer)
 
-    def on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None:
         """Take a note; see ports.PeerHandler."""
         for prefix, take_prefix in self.note_prefixes.items():
             if kind.startswith(prefix):

@@ -9,7 +9,6 @@ every group that has the node as a member hears that it is here. Raft's own mess
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.callbacks import ignore
 from streamd.errors import ConfigError
@@ -23,6 +22,7 @@ from streamd.node.identity.bootstrap import Bootstrap
 from streamd.node.identity.incarnations import Incarnations
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
+from streamd.protocol.node_hello import Hello
 from streamd.types import NodeId
 
 
@@ -55,7 +55,7 @@ class Peering:
 
     # --- what is said first -----------------------------------------------------------------
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         """Return what the other side of a new link is told; see ports.PeerHandler."""
         identity = self._context.identity
         facts = self._facts.refresh_own()
@@ -89,7 +89,7 @@ class Peering:
 
     # --- links ------------------------------------------------------------------------------
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None:
         """Take in a node whose link is up. Raises ConfigError if it must not be talked to."""
         if not hello:
             return  # a server without JetStream: it is no member of anything
@@ -104,7 +104,7 @@ class Peering:
         self._news.on_up(node_id)
         self._introduce_to(node_id)
 
-    def on_hello_renewed(self, sender: NodeId, args: list[Any]) -> None:
+    def on_hello_renewed(self, sender: NodeId, args: tuple[Hello]) -> None:
         """Take in a node that joined a cluster after its link came up: the note `hello`."""
         hello = args[0]
         assert self._bootstrap is not None
@@ -117,7 +117,7 @@ class Peering:
         self._bootstrap.on_peer_up(sender, hello)
         self._introduce_to(sender)
 
-    def _check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def _check(self, node_id: NodeId, hello: Hello) -> None:
         assert self._bootstrap is not None and self._removal is not None
         self._bootstrap.check_cluster(node_id, hello)
         self._removal.check(node_id, hello)

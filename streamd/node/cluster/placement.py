@@ -7,13 +7,13 @@ nobody computes it twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from streamd import errors
 from streamd.errors import JsError
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import NodeHandle
+from streamd.protocol.node_hello import Facts
 from streamd.types import NodeId, Uid
 
 
@@ -24,7 +24,7 @@ class ClusterView:
         self,
         *,
         name: str,
-        facts: Mapping[NodeId, Mapping[str, Any]],
+        facts: Mapping[NodeId, Facts],
         is_up: Callable[[NodeId], bool],
         assets: Iterable[StreamAsset],
         carried: Mapping[tuple[NodeId, bool], int],
@@ -137,10 +137,11 @@ class ClusterView:
     ) -> bool:
         storage = config["storage"]
         facts = self.facts[node]
-        room_max = facts.get("storage_max" if storage == "file" else "memory_max", -1)
+        is_file = storage == "file"
+        room_max = facts.get("storage_max", -1) if is_file else facts.get("memory_max", -1)
         if room_max < 0 or config["max_bytes"] <= 0:
             return True
-        used = facts.get("storage_used" if storage == "file" else "memory_used", 0)
+        used = facts.get("storage_used", 0) if is_file else facts.get("memory_used", 0)
         if max(used, self._reserved(node, storage, leave_out)) + config["max_bytes"] <= room_max:
             return True
         refusals.is_full = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -34,7 +34,7 @@ from streamd.raft.core import RaftCore
 from streamd.raft.membership import Membership
 from streamd.types import META_UID, NodeId, Uid
 
-Tell = Callable[[str, dict[str, Any]], None]
+Tell = Callable[[str, dict[str, object]], None]
 
 
 class _Shortage(NamedTuple):

@@ -7,7 +7,6 @@ name is let in first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.errors import JsError
@@ -72,7 +71,7 @@ class ReplicaReplacement:
     def _propose(self, asset: StreamAsset, peers: list[NodeId], now_ms: int) -> None:
         uid = asset.uid
 
-        def placed(outcome: Any) -> None:
+        def placed(outcome: object) -> None:
             self._placing.pop(uid, None)
 
         self._placing[uid] = now_ms + limits.API_CONFIGURED_MS

@@ -11,7 +11,6 @@ was before its time. Replicas that a removal leaves missing: replica_replacement
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.errors import ConfigError
 from streamd.node.cluster.leaders import Leaders
@@ -20,6 +19,7 @@ from streamd.node.context import NodeContext
 from streamd.node.identity.node_identity import NodeIdentity
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
+from streamd.protocol.node_hello import Hello, Removals
 from streamd.types import Index, NodeId
 
 
@@ -50,14 +50,14 @@ class ServerRemoval:
         self._on_removed_here = on_removed_here
         self._joined: dict[NodeId, Index] = {}  # the `removal` in the hello of each node
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Removals:
         """Return what others need to judge this node, and this node's judgement of others."""
         return {
             "removal": self._context.identity.removal,
             "removals": dict(self._groups.meta.removals),
         }
 
-    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def check(self, node_id: NodeId, hello: Hello) -> None:
         """Raise ConfigError if either side of a link was removed from the cluster."""
         context = self._context
         self._joined.pop(node_id, None)

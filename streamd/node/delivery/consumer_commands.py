@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import Consumer
 from streamd.node.delivery.delivery_host import DeliveryHost
@@ -29,7 +27,14 @@ class ConsumerCommands:
         self._last_stamp = ts = max(self._host.now_ns(), self._last_stamp + 1)
         return ts
 
-    def propose(self, kind: int, argument: Any, *, is_forced: bool = False, tag: Any = None) -> int:
+    def propose(
+        self,
+        kind: int,
+        argument: object,
+        *,
+        is_forced: bool = False,
+        tag: list[bytes] | None = None,
+    ) -> int:
         """Propose a command of this consumer; returns its stamp."""
         ts = self.stamp()
         command = [kind, ts, self._consumer.uid, argument]

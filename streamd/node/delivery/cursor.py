@@ -43,7 +43,7 @@ Pure: no I/O, no clock but the host's.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.machine import commands
 from streamd.machine.commands import Command
@@ -189,7 +189,7 @@ class Cursor:
 
     # --- from the group ---------------------------------------------------------------------------
 
-    def on_applied(self, command: Command, tag: Any = None) -> None:
+    def on_applied(self, command: Command, tag: list[bytes] | None = None) -> None:
         """An entry naming this consumer was applied, in log order: DELIVERED ... POSITION,
         and CREATE_CONSUMER (an update), PAUSE_CONSUMER, RESET_CONSUMER of this consumer."""
         kind = command[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.errors import CorruptionError
 from streamd.machine.commands import Command
@@ -36,14 +36,14 @@ class DeliveryHost(Protocol):
     def on_lost_block(self, err: CorruptionError) -> None:
         """The index can't say where the next messages are. The planning cursor is woken again."""
 
-    def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
+    def propose(self, command: Command, *, is_forced: bool, tag: list[bytes] | None = None) -> None:
         """Append `command` to the log. Not forced: may wait <= 10 ms for other entries. Once
         applied the group calls `cursor.on_applied(command, tag)` with the same two objects."""
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
         """Return where `subject` leads now; None: it has no subscriber."""
 
-    def advise(self, kind: str, fields: dict[str, Any]) -> None:
+    def advise(self, kind: str, fields: dict[str, object]) -> None:
         """Publish an event as those of Effects.events, but the leader's own observation."""
 
     def wait_for_room(self) -> None:

@@ -5,7 +5,7 @@ A cursor has the one or the other for its whole life: a pull consumer never beco
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd import limits
 from streamd.node.delivery.cursor_settings import CursorSettings, Hold
@@ -271,7 +271,7 @@ class PullTargets:
             queue.remove(request)
             request.end(_WRONG_PIN)
 
-    def _pin_fields(self, more: dict[str, Any]) -> dict[str, Any]:
+    def _pin_fields(self, more: dict[str, object]) -> dict[str, object]:
         consumer = self._pending.consumer
         groups = consumer.config.get("priority_groups") or [""]
         return {

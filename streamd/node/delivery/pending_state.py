@@ -6,11 +6,10 @@ applied yet are the difference that is kept here, so that nothing is sent twice 
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd.machine import commands
 from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.indexes.index import StreamIndex
 from streamd.node.delivery.consumer_commands import ConsumerCommands
 from streamd.node.delivery.cursor_settings import CursorSettings
 from streamd.node.delivery.redelivery import Redelivery
@@ -38,7 +37,7 @@ class PendingState:
         "sent_sseq",
     )
 
-    def __init__(self, consumer: Consumer, index: Any, commands: ConsumerCommands) -> None:
+    def __init__(self, consumer: Consumer, index: StreamIndex, commands: ConsumerCommands) -> None:
         self.consumer = consumer
         self._index = index
         self._commands = commands

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from streamd import go_json, limits
 from streamd.durations import format_duration
@@ -121,7 +120,7 @@ def _parse(payload: bytes) -> PullOptions:
 
 def _parse_json(text: bytes, options: PullOptions) -> None:
     try:
-        fields: Mapping[str, Any] = json.loads(text)
+        fields: Mapping[str, object] = json.loads(text)
     except json.JSONDecodeError as err:
         raise BadRequestError(_json_fault(err)) from None
     except ValueError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Collection
-from typing import Any
 
 from streamd.machine.consumers.consumer import Consumer
 from streamd.types import Seq
@@ -81,7 +80,7 @@ class Redelivery:
         among it: whoever led before may have had a clock ahead of ours, and what comes must be
         told from it as later."""
         newest = 0
-        run: list[Any] = []  # [first, last, ts, deliveries]
+        run: list[int] = []  # [first, last, ts, deliveries]
         redelivered = self._consumer.redelivered
         naked = self._consumer.naked
         for sseq, (_, ts) in self._consumer.pending.items():
@@ -101,7 +100,7 @@ class Redelivery:
         self._restore_run(run, now_ns, now_ms)
         return newest
 
-    def _restore_run(self, run: list[Any], now_ns: int, now_ms: int) -> None:
+    def _restore_run(self, run: list[int], now_ns: int, now_ms: int) -> None:
         if run and self._is_timed:
             first, last, ts, deliveries = run
             passed_ms = max(0, now_ns - ts) // _MS

@@ -7,11 +7,11 @@ acks, a POSITION a little later.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
 
 from streamd import limits
 from streamd.errors import CorruptionError
 from streamd.machine import commands
+from streamd.machine.indexes.message_locations import Loc
 from streamd.node.delivery.consumer_commands import ConsumerCommands
 from streamd.node.delivery.cursor_settings import Activity, CursorSettings, Hold
 from streamd.node.delivery.delivery_host import DeliveryHost, Item
@@ -56,7 +56,7 @@ class Sender:
         consumer = pending.consumer
         self._host = host
         self._consumer = consumer
-        self._index: Any = host.machine.index
+        self._index = host.machine.index
         self._pending = pending
         self._targets = targets
         self._commands = commands_
@@ -146,7 +146,7 @@ class Sender:
             if left <= 0 or not locs:
                 return False, False
 
-    def _select(self, limit: int) -> tuple[list[Any], Seq]:
+    def _select(self, limit: int) -> tuple[list[Loc], Seq]:
         """Return the next messages to send a first time, and where the search ended (exclusive)."""
         consumer, pending = self._consumer, self._pending
         initial = consumer.remaining.initial
@@ -163,16 +163,13 @@ class Sender:
                         break
             if locs:
                 return locs, pending.next_sseq
-        found: tuple[list[Any], Seq] = self._index.select(
-            pending.next_sseq, consumer.matcher, limit, limits.SCAN_MSGS_MAX
-        )
-        return found
+        return self._index.select(pending.next_sseq, consumer.matcher, limit, limits.SCAN_MSGS_MAX)
 
     def _has_initial_left(self) -> bool:
         initial = self._consumer.remaining.initial
         return bool(initial) and initial[-1] > self._pending.sent_sseq
 
-    def _send_run(self, locs: list[Any], is_plain: bool) -> tuple[int, bool]:
+    def _send_run(self, locs: list[Loc], is_plain: bool) -> tuple[int, bool]:
         """Send the messages at `locs`. Returns (how many went out, is blocked)."""
         host, targets = self._host, self._targets
         decode = host.decode_fields
@@ -293,7 +290,7 @@ class Sender:
         replay.sent(ts, now_ms)
         return True
 
-    def _record_sent(self, locs: list[Any], sent: int) -> None:
+    def _record_sent(self, locs: list[Loc], sent: int) -> None:
         """Move past the first `sent` of `locs`, which went out for the first time."""
         pending = self._pending
         cseq = pending.sent_cseq + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from streamd.errors import StreamdError
+
 
 class BlockPort(Protocol):
     """The part of a stream's block store that a group and its monitor use."""
@@ -26,7 +28,10 @@ class BlockPort(Protocol):
         """Read at least `min_bytes` from `offset` on; then call `done`, and `chunk` has them."""
 
     def read_spans(
-        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+        self,
+        block_no: int,
+        spans: list[tuple[int, int]],
+        done: Callable[[bytes | StreamdError], None],
     ) -> None:
         """Read records of a sealed block, (offset, length) in ascending order; `done` gets their
         bytes, one behind another, or the StreamdError."""
@@ -49,6 +54,9 @@ class NoBlocks:
         raise AssertionError("the meta group has no blocks")
 
     def read_spans(
-        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
+        self,
+        block_no: int,
+        spans: list[tuple[int, int]],
+        done: Callable[[bytes | StreamdError], None],
     ) -> None:
         raise AssertionError("the meta group has no blocks")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd import limits
+from streamd.machine.base import Machine
 from streamd.machine.commands import CHECKPOINT
 from streamd.node.groups.group_shell import Proposer
 from streamd.node.groups.turn import Turn, TurnTime
@@ -17,7 +16,7 @@ class Checkpoints:
 
     __slots__ = ("_due_ms", "_index", "_is_at_rest", "_machine", "_now", "_proposer", "_raft")
 
-    def __init__(self, raft: RaftCore, machine: Any, proposer: Proposer, now: TurnTime) -> None:
+    def __init__(self, raft: RaftCore, machine: Machine, proposer: Proposer, now: TurnTime) -> None:
         self._raft = raft
         self._machine = machine
         self._proposer = proposer

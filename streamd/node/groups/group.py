@@ -45,8 +45,9 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd import errors, limits
-from streamd.machine.base import Effects
+from streamd.machine.base import Effects, Machine
 from streamd.machine.commands import ACCEPT_LOSS, encode
+from streamd.machine.meta import MetaMachine
 from streamd.node.groups.block_port import BlockPort
 from streamd.node.groups.checkpoints import Checkpoints
 from streamd.node.groups.group_shell import Events, GroupShell, Proposer
@@ -81,11 +82,17 @@ class Group(ABC):
     """A Raft member and its machine, as its monitor sees it. See `MetaGroup` and `StreamGroup`."""
 
     def __init__(
-        self, *, uid: Uid, raft: RaftCore, machine: Any, blocks: BlockPort, snapshot_index: Index
+        self,
+        *,
+        uid: Uid,
+        raft: RaftCore,
+        machine: Machine,
+        blocks: BlockPort,
+        snapshot_index: Index,
     ) -> None:
         self.uid = uid
         self.raft = raft
-        self.machine: Any = machine
+        self.machine = machine
         self.blocks = blocks
         self.snapshot_index = snapshot_index
         self.snapshot_every_bytes = limits.SNAPSHOT_EVERY_BYTES
@@ -421,8 +428,16 @@ class Group(ABC):
 class MetaGroup(Group):
     """The group of the cluster's catalog: nothing is done beside applying its entries."""
 
+    machine: MetaMachine
+
     def __init__(
-        self, *, uid: Uid, raft: RaftCore, machine: Any, blocks: BlockPort, snapshot_index: Index
+        self,
+        *,
+        uid: Uid,
+        raft: RaftCore,
+        machine: Machine,
+        blocks: BlockPort,
+        snapshot_index: Index,
     ) -> None:
         super().__init__(
             uid=uid, raft=raft, machine=machine, blocks=blocks, snapshot_index=snapshot_index

@@ -7,16 +7,16 @@ its monitor and further up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import errors
 from streamd.callbacks import ignore
 from streamd.machine.commands import Command, encode
 from streamd.node.groups.inbox import InboxMessage
+from streamd.node.ports import Done
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 from streamd.types import Index
 
-Events = list[tuple[str, dict[str, Any]]]
+Events = list[tuple[str, dict[str, object]]]
 
 
 class GroupShell:
@@ -59,7 +59,7 @@ class Proposer:
         """True if nothing is in the log that is not applied yet."""
         return self._raft.last_index == applied
 
-    def propose(self, command: Command, tag: Any) -> bool:
+    def propose(self, command: Command, tag: Done | None) -> bool:
         """Append a command to the log; its outcome goes to `tag` after apply. False: refused."""
         try:
             self._raft.propose(encode(command), command, tag)
@@ -70,5 +70,5 @@ class Proposer:
         return True
 
 
-def _call(callback: Callable[..., object], *args: Any) -> object:
+def _call(callback: Callable[..., object], *args: object) -> object:
     return callback(*args)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from streamd.errors import JsError
 from streamd.machine.commands import Command
+from streamd.node.ports import Done
 from streamd.raft.messages import Message
+from streamd.raft.ready import Token
 from streamd.types import Index, NodeId
 
 
@@ -37,7 +39,7 @@ class Tick(InboxMessage):
 class Durable(InboxMessage):
     """The log has fsynced all that the token of a `Ready` covers."""
 
-    token: Any
+    token: Token
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Propose(InboxMessage):
     """Append a command to the log; `done` gets its outcome after apply."""
 
     command: Command
-    done: Callable[[Any], object] | None
+    done: Done | None
     is_forced: bool
 
 
@@ -91,7 +93,7 @@ class StepDown(InboxMessage):
     """Transfer leadership to another member, the preferred one if it is named."""
 
     preferred: NodeId
-    done: Callable[[Any], object]
+    done: Callable[[bool | JsError], object]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import starmap
-from typing import Any
 
 from streamd import limits
 from streamd.errors import JsError
@@ -97,7 +96,7 @@ class LeadershipTransfer:
         self._hand(more)
         return not more
 
-    def _on_handed(self, uid: Uid, outcome: Any) -> None:
+    def _on_handed(self, uid: Uid, outcome: object) -> None:
         if isinstance(outcome, JsError) and self._reconfiguration.is_under_way(uid):
             self._asked.discard(uid)
             self._early.add(uid)  # no other member can lead yet

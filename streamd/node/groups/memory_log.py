@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.types import Entry, HardState, Index, Uid
 
@@ -11,7 +10,7 @@ from streamd.types import Entry, HardState, Index, Uid
 class MemoryLog:
     """A GroupLog without a disk. Completions come in a later loop iteration, as the WAL's do."""
 
-    def __init__(self, call_soon: Callable[..., Any]) -> None:
+    def __init__(self, call_soon: Callable[..., object]) -> None:
         self._call_soon = call_soon
 
     def append(

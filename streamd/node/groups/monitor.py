@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd import limits
 from streamd.node.groups import inbox
@@ -18,6 +18,7 @@ from streamd.node.groups.turn import Turn
 from streamd.node.groups.wakeup import DueTurns, Wakeup
 from streamd.node.ports import Clock
 from streamd.raft.messages import Message
+from streamd.raft.ready import Token
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
 
@@ -42,9 +43,9 @@ class Timer(Protocol):
 class Loop(Protocol):
     """The part of an event loop that a monitor uses; the simulator has its own."""
 
-    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object: ...
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer: ...
 
 
 class SnapshotWriter(Protocol):
@@ -264,7 +265,7 @@ class Monitor:
         for node_id, messages in by_node.items():
             send(node_id, self._group.uid, messages)
 
-    def _durable(self, token: Any) -> Callable[[], None]:
+    def _durable(self, token: Token) -> Callable[[], None]:
         def done() -> None:
             self.post(inbox.Durable(token))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamd import limits
 from streamd.errors import CorruptionError, DiskError, is_passing
@@ -235,7 +235,7 @@ class _WalReader:
 
 
 class _NoReader:
-    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Any]:
+    def read(self, lo: Index, hi: Index, max_bytes: int) -> list[Entry]:
         raise DiskError(f"entries {lo}..{hi} of a group in memory are gone")
 
 

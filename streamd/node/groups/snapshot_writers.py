@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import limits
 from streamd.machine.streams.stream import StreamMachine
@@ -13,7 +12,9 @@ from streamd.node.groups.group import Group
 from streamd.node.groups.snapshot_state import wrap
 from streamd.raft.history import LogPosition
 from streamd.raft.membership import Membership
+from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.store.disk import Disk, Thread
 from streamd.types import META_UID, Index
 
@@ -52,7 +53,7 @@ class MetaSnapshots:
                 self._disk.sync_dir(os.path.dirname(self._directory))
             SnapshotFile.save(self._disk, self._directory, "meta", snapshot)
 
-        def saved(result: Any) -> None:
+        def saved(result: BaseException | None) -> None:
             if isinstance(result, BaseException):
                 self.on_error(result)  # no failed sync is tried again (I10)
             else:
@@ -64,7 +65,7 @@ class MetaSnapshots:
 class StreamSnapshots:
     """Writes one stream's."""
 
-    def __init__(self, store: Any, *, is_clustered: bool) -> None:
+    def __init__(self, store: StreamStore | MemoryStreamStore, *, is_clustered: bool) -> None:
         self._store = store
         self._is_clustered = is_clustered
 
@@ -83,7 +84,8 @@ class StreamSnapshots:
         Without `index.db` a restart reads the blocks' footers. Of very many subjects it takes too
         long to copy what it says, so it is left out while the stream runs.
         """
-        machine: StreamMachine = group.machine
+        machine = group.machine
+        assert isinstance(machine, StreamMachine), machine
         is_small = len(machine.index.subjects) <= limits.INDEX_SUBJECTS_MAX
         frozen = machine.freeze()
         state: Callable[[], bytes] = frozen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import errors, limits
 from streamd.node.groups.group_shell import GroupShell
@@ -21,7 +20,9 @@ class StepDowns:
         self._raft = raft
         self._shell = shell
         self._now = now
-        self._waiting: list[tuple[int, Callable[[Any], object]]] = []  # (deadline, done)
+        self._waiting: list[
+            tuple[int, Callable[[bool | errors.JsError], object]]
+        ] = []  # (deadline, done)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.machine.base import Effects
 from streamd.raft.messages import Message, SnapshotOffer
+from streamd.raft.ready import Token
 from streamd.types import Entry, HardState, Index, NodeId, Uid
 
 
@@ -41,7 +41,7 @@ class Turn:
 
     def __init__(self) -> None:
         # ((uid, entries, hard state, truncate_from), token): log them, then post Durable(token)
-        self.writes: list[tuple[tuple[Uid, list[Entry], HardState | None, Index], Any]] = []
+        self.writes: list[tuple[tuple[Uid, list[Entry], HardState | None, Index], Token]] = []
         self.send_now: list[tuple[NodeId, Message]] = []
         self.effects = Effects()
         self.ready_callbacks: list[Callable[[], object]] = []  # barriers that have been passed

@@ -11,13 +11,14 @@ JetStream has no part in this, even if it is named in the routes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import ConfigError
 from streamd.node.context import NodeContext
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
+from streamd.protocol.node_hello import Hello
+from streamd.store.node_file import Identity
 from streamd.types import NodeId
 
 
@@ -32,7 +33,7 @@ class Bootstrap:
         self,
         *,
         name: NodeId,
-        identity: dict[str, Any],
+        identity: Identity,
         expected_size: Callable[[], int],
         peers: Peers,
         random_id: Callable[[], str],
@@ -46,7 +47,7 @@ class Bootstrap:
         self._random_id = random_id
         self._save = save
         self._on_decided = on_decided
-        self._hellos: dict[NodeId, dict[str, Any]] = {}
+        self._hellos: dict[NodeId, Hello] = {}
         self._quiet_checks = 0  # since another node came or went
 
     @property
@@ -54,7 +55,7 @@ class Bootstrap:
         """True once this node belongs to a cluster."""
         return bool(self._identity.get("cluster_id"))
 
-    def check_cluster(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def check_cluster(self, node_id: NodeId, hello: Hello) -> None:
         """Raise ConfigError if `node_id` belongs to another cluster than this node."""
         theirs, ours = hello.get("cluster_id", ""), self._identity.get("cluster_id", "")
         if theirs and ours and theirs != ours:
@@ -63,7 +64,7 @@ class Bootstrap:
                 f"ours {ours}"
             )
 
-    def on_peer_up(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def on_peer_up(self, node_id: NodeId, hello: Hello) -> None:
         """Take in what a node says whose link is up."""
         self._hellos[node_id] = hello
         self._quiet_checks = 0
@@ -124,7 +125,7 @@ class Bootstrap:
             if hello.get("cluster_id") == cluster_id
         )
 
-    def serve(self, sender: NodeId, args: list[Any], answer: Callable[[Any], None]) -> None:
+    def serve(self, sender: NodeId, args: tuple[str, list[NodeId]], answer: Answer) -> None:
         """Join the cluster that another node has formed: the call `bootstrap`, answered by the id
         of the cluster that this node belongs to."""
         cluster_id, voters = args

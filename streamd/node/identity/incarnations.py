@@ -17,27 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Final
 
 from streamd.errors import ConfigError, DiskError
 from streamd.node.context import NodeLog
 from streamd.node.identity.node_identity import NodeIdentity
+from streamd.protocol.node_hello import Hello, Start, Starts
 from streamd.store.disk import Disk
 from streamd.types import NodeId
 
-_SEEN = "seen"  # in node.json: node -> Start
+_SEEN: Final = "seen"  # in node.json: node -> Start
 _TOLD = "starts"  # in node.json: log, Told
 _LIFE = "log_life"  # in node.json: random; what this node was told about its log is behind it
 _LOGS_MAX = 16  # of before, for each node
 _TOLD_MAX = 32  # starts
 _SURELY_LATER = 1000  # segments; more than the end of this process may still begin
 _NEVER = 1 << 62  # no start begins that segment
-
-# Log, segment that this start of the node began, a random number (which start: none if it could not
-# be written down), the logs it had before, Told. The last is missing if it stands for two lives.
-Start = list[Any]
-# First segment from which on each start that anybody was told of is here; each [segment, which].
-Told = list[Any]
 
 
 class Incarnations:
@@ -71,7 +66,7 @@ class Incarnations:
         if facts.get(_TOLD, [None])[0] != log:
             facts[_TOLD] = [log, [segment, []]]
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Starts:
         """Return what a peer is told when a link comes up."""
         self._write_down()
         return {"start": self._start(), "seen": self._identity.facts.get(_SEEN, {})}
@@ -99,7 +94,7 @@ class Incarnations:
         """Return every node that this one, or one that it met, has ever seen."""
         return list(self._identity.facts.get(_SEEN, {}))
 
-    def check(self, node_id: NodeId, hello: dict[str, Any]) -> None:
+    def check(self, node_id: NodeId, hello: Hello) -> None:
         """Take over what a peer says. Raises ConfigError if it has seen more of this node."""
         facts = self._identity.facts
         told: dict[NodeId, Start] = dict(hello.get(_SEEN, {}))

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd.node.identity import store_directory
 from streamd.store.disk import Disk
+from streamd.store.node_file import Identity
 from streamd.types import Index, NodeId
 
 
 class NodeIdentity:
     """Holds the facts by which the next start knows this node's data."""
 
-    def __init__(self, root: str, disk: Disk, facts: dict[str, Any]) -> None:
+    def __init__(self, root: str, disk: Disk, facts: Identity) -> None:
         self.facts = facts
         self._root = root
         self._disk = disk

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamd.errors import ConfigError, CorruptionError, DiskError
 from streamd.store import node_file
 from streamd.store.blocks.quarantine import free_name
 from streamd.store.disk import Disk, disk_error
 from streamd.store.file_names import foreign_paths
+from streamd.store.node_file import Identity
 
 FORMAT = 1
 _DIRECTORIES = ("wal", "meta", "streams", "trash")
@@ -32,7 +33,7 @@ class StoreDir(NamedTuple):
 
     root: str
     lock: int
-    identity: dict[str, Any]
+    identity: Identity
     """`id`: of this very data (a node that lost its data comes back with another one).
     `cluster_id`, `voters`: of the cluster it belongs to; absent until it belongs to one.
     `name`: of the node of a cluster whose data it is.
@@ -117,7 +118,7 @@ def prepare(
     return StoreDir(root, lock, found, faults, paths + foreign_paths(disk, root))
 
 
-def save_identity(root: str, disk: Disk, found: dict[str, Any]) -> None:
+def save_identity(root: str, disk: Disk, found: Identity) -> None:
     """Make `found` what the next start finds."""
     node_file.write(disk, root, found)
 
@@ -133,7 +134,7 @@ def identity_faults(root: str, disk: Disk) -> list[str]:
 
 def _identity(
     root: str, disk: Disk, names: set[str], faults: list[str], when_unknown: WhenUnknown
-) -> dict[str, Any]:
+) -> Identity:
     copies = node_file.read(disk, root)
     found = copies.identity
     if found is None:

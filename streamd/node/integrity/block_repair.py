@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import errors, limits
 from streamd.errors import StreamdError
@@ -20,7 +19,7 @@ from streamd.node.integrity.scrub import block_difference
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.stream_handle import LocalStream
-from streamd.store.blocks.block_verify import rows_of
+from streamd.store.blocks.block_verify import BlockRows, rows_of
 from streamd.types import NodeId
 
 # How a repair ends.
@@ -89,7 +88,7 @@ class BlockRepair:
         args = [self._replica.uid, 0, no, self._size, size]
         self._links.call(self.peer, "block", args, self._answered)
 
-    def _answered(self, outcome: Any) -> None:
+    def _answered(self, outcome: object) -> None:
         if not self._is_needed():
             self._on_done(VOID)
         elif not isinstance(outcome, bytes):
@@ -108,7 +107,7 @@ class BlockRepair:
             job = partial(rows_of, blob, self._replica.uid, self._block.block_no)
             self._context.block_thread.submit(job, partial(self._verified, blob))
 
-    def _verified(self, blob: bytes, result: Any) -> None:
+    def _verified(self, blob: bytes, result: BlockRows | BaseException) -> None:
         if isinstance(result, BaseException) and not isinstance(result, StreamdError):
             raise result
         block, replica = self._block, self._replica
@@ -126,9 +125,10 @@ class BlockRepair:
             self._is_other |= self.peer == self._leaders.leader_of(replica.uid)
             self._next_peer()
         else:
-            replica.store.replace_block(block.block_no, blob, self._replaced)
+            assert replica.files is not None
+            replica.files.replace_block(block.block_no, blob, self._replaced)
 
-    def _replaced(self, result: Any) -> None:
+    def _replaced(self, result: object) -> None:
         if isinstance(result, StreamdError):
             reason = str(result)
             self._context.log.warn(

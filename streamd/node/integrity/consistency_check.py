@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
 
 from streamd import limits
 from streamd.machine import commands
@@ -25,7 +24,7 @@ from streamd.types import Index, NodeId, Uid
 
 _KEPT = 4  # checkpoints of one group whose votes are remembered
 
-Row = list[Any]  # group, index, fingerprint
+Row = tuple[Uid, Index, int]  # group, index, fingerprint
 
 
 class ConsistencyCheck:
@@ -57,7 +56,7 @@ class ConsistencyCheck:
                     if not unsent:
                         timers = self._context.timers
                         timers.later("comparisons", limits.COMPARE_DELAY_S, self._send_all)
-                    unsent.setdefault(node_id, []).append([uid, index, fingerprint])
+                    unsent.setdefault(node_id, []).append((uid, index, fingerprint))
             self._judge(uid, group, index, own, fingerprint)
 
     def _send_all(self) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from streamd import limits
 from streamd.errors import StreamdError, is_passing
@@ -209,7 +208,7 @@ class CorruptionRepair:
         elif leader:
             self._begin_anew(uid)
 
-    def _handed_over(self, uid: Uid, outcome: Any) -> None:
+    def _handed_over(self, uid: Uid, outcome: object) -> None:
         if outcome is True and uid in self.reasons:
             self._begin_anew(uid)
 

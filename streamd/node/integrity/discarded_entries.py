@@ -24,18 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from streamd import errors, limits
 from streamd.errors import DiskError, StreamdError
 from streamd.machine import commands
+from streamd.machine.commands import Command
 from streamd.machine.rfc3339 import format_ns
-from streamd.node.cluster.peer_requests import Answer
+from streamd.machine.streams.stream import StreamMachine
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
 from streamd.node.replicas.group_control import GroupControl
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.stream_handle import LocalStream
@@ -56,7 +57,11 @@ from streamd.store.blocks.discarded_entries_file import (
 )
 from streamd.store.disk import Thread
 from streamd.store.wal.write_ahead_log import Wal
-from streamd.types import META_UID, Entry, HardState, Index, NodeId, Seq, StoredMsg, Term, Uid
+from streamd.types import META_UID, Entry, HardState, Index, Msg, NodeId, Seq, StoredMsg, Term, Uid
+
+T = TypeVar("T")
+Write = tuple[Uid, list[Entry], HardState | None, Index]
+"""See monitor.GroupLog."""
 
 META_NAME = "_meta_"
 _FEW = 64  # entries that are looked at before they are set aside
@@ -97,7 +102,7 @@ class GuardedLog:
         self._keeper = keeper
         self._wal = wal
         self._uid = uid
-        self._waiting: list[tuple[list[Any], Callable[[], None]]] | None = None
+        self._waiting: list[tuple[list[Write], Callable[[], None]]] | None = None
         self._is_over = False
         self._post: Callable[[inbox.InboxMessage], None] | None = None
         self.flush = wal.flush
@@ -105,7 +110,7 @@ class GuardedLog:
 
     def append(
         self,
-        writes: list[tuple[Uid, list[Entry], HardState | None, Index]],
+        writes: list[Write],
         done: Callable[[], None],
     ) -> None:
         if self._waiting is not None:
@@ -179,7 +184,7 @@ class DiscardedEntries:
         """Read what `trash/` holds, and again in a while if it holds something."""
         context = self._context
 
-        def seen(result: Any) -> None:
+        def seen(result: list[Tail] | BaseException) -> None:
             if not isinstance(result, BaseException):
                 self.found = result
             if self.found:
@@ -268,7 +273,7 @@ class DiscardedEntries:
             else:
                 self.fail(uid, err)
 
-        def answered(result: Any) -> None:
+        def answered(result: object) -> None:
             if self._groups.group_of(uid) is not group:
                 self._busy.discard(uid)
                 return
@@ -318,7 +323,7 @@ class DiscardedEntries:
             return
         self._keep(group, common, then, commit=group.raft.commit)
 
-    def serve_terms(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve_terms(self, sender: NodeId, args: tuple[Uid], answer: Answer) -> None:
         """Answer the call `terms`, from a follower whose log differs: [uid]."""
         group = self._groups.group_of(args[0])
         if group is None or not group.raft.is_leader:
@@ -327,7 +332,9 @@ class DiscardedEntries:
         log = group.raft.log
         answer({"positions": log.history(log.last_index), "last": log.last_index})
 
-    def serve_held(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve_held(
+        self, sender: NodeId, args: tuple[Uid, list[tuple[Seq, int, int]]], answer: Answer
+    ) -> None:
         """Answer the call `held`: [uid, [[seq, time, crc], ...]]; for each, is that message
         here?"""
         uid, rows = args
@@ -386,7 +393,7 @@ class DiscardedEntries:
             then(None)
             return
         proof = LED if end_term == start.led_in else OPEN
-        stream = getattr(group.machine, "name", "") if uid != META_UID else ""
+        stream = group.machine.name if isinstance(group.machine, StreamMachine) else ""
         facts = TailFacts(
             stream=stream,
             group=uid,
@@ -441,7 +448,7 @@ class DiscardedEntries:
 
     def _tell(self, tail: Tail) -> None:
         context, facts = self._context, tail.facts
-        told: dict[str, Any] = {
+        told: dict[str, object] = {
             "stream": facts.stream or META_NAME,
             "group": facts.group,
             "entries": f"{facts.first_index}..{facts.last_index}",
@@ -507,7 +514,8 @@ class _Keeping:
         self._writer = writer
         self._facts = facts
         self._done = done
-        index = getattr(source.group.machine, "index", None)
+        machine = source.group.machine
+        index = machine.index if isinstance(machine, StreamMachine) else None
         self._messages = index  # of a stream: where its messages are
         # Entries that are not applied yet are counted from the first such.
         self._at = min(facts.first_index, facts.applied_to + 1)
@@ -551,9 +559,9 @@ class _Keeping:
             self._read_stored()
             return
 
-        def answered(held: Any) -> None:
-            if not isinstance(held, list):
-                held = [False] * len(seqs)  # nobody to ask: all there is
+        def answered(result: list[bool] | StreamdError) -> None:
+            # Nobody to ask: all there is.
+            held = result if isinstance(result, list) else [False] * len(seqs)
             at = max((number for number, is_held in enumerate(held) if is_held), default=-1)
             self._stored = seqs[at + 1 :] + self._stored
             if at >= 0:
@@ -609,7 +617,7 @@ class _Keeping:
         rows = [row for row in rows if row[0].index >= first]
         self._submit(lambda: self._writer.add(_records(rows)), lambda result: self._next())
 
-    def _place(self, entry: Entry) -> tuple[list[Any] | None, Seq]:
+    def _place(self, entry: Entry) -> tuple[Command | None, Seq]:
         """Return the command of an entry, and the sequence of the first of its messages."""
         index = self._messages
         if not entry.data or is_membership(entry.data):
@@ -624,8 +632,8 @@ class _Keeping:
         self._seq += len(msgs)
         return command, seq
 
-    def _submit(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        def over(result: Any) -> None:
+    def _submit(self, job: Callable[[], T], then: Callable[[T], None]) -> None:
+        def over(result: T | BaseException) -> None:
             if isinstance(result, BaseException):
                 self._done(result)
             else:
@@ -634,16 +642,16 @@ class _Keeping:
         self._thread.submit(job, over)
 
 
-def _stored(message: StoredMsg) -> dict[str, Any]:
+def _stored(message: StoredMsg) -> dict[str, object]:
     return {"seq": message.seq, "time": format_ns(message.ts)} | text_fields(
         subject=message.subject, headers=message.headers, payload=message.payload
     )
 
 
-def _messages_of(command: list[Any]) -> list[Any]:
+def _messages_of(command: Command) -> list[Msg]:
     """Return the messages that an entry is to store; [] if it is none that stores."""
     place = {commands.STORE: 2, commands.STORE_BATCH: 3}.get(command[0])
-    found: list[Any] = command[place] if place is not None else []
+    found: list[Msg] = command[place] if place is not None else []
     return found
 
 
@@ -654,11 +662,11 @@ def _is_news(entry: Entry) -> bool:
     return bool(commands.decode(entry.data)[0] != commands.CHECKPOINT)
 
 
-def _records(rows: list[tuple[Entry, list[Any] | None, Seq]]) -> list[dict[str, Any]]:
+def _records(rows: list[tuple[Entry, Command | None, Seq]]) -> list[dict[str, object]]:
     """A line for each message; for an entry without any, one that says what it is."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     for entry, command, seq in rows:
-        place: dict[str, Any] = {"index": entry.index, "term": entry.term}
+        place: dict[str, object] = {"index": entry.index, "term": entry.term}
         if command is None:
             found.append(place | {"entry": "MEMBERS" if entry.data else "TERM"})
         elif seq:

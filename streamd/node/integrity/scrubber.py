@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -27,7 +26,9 @@ from streamd.node.integrity.scrub import block_difference
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.block_verify import BlockRows
 from streamd.store.blocks.snapshots import SnapshotCheck, SnapshotFile
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.types import META_UID, Index, Seq, Uid
 
 
@@ -77,11 +78,11 @@ class Scrubber:
             self._read_log,
         ]
         for replica in self._groups:
-            if replica.is_file:
+            if replica.files is not None:
                 uid = replica.uid
                 for block in replica.machine.index.blocks:
-                    self._queue.append(partial(self._read_block, replica, block))
-                check = partial(self._read_snapshot, uid, replica.store.check_snapshot)
+                    self._queue.append(partial(self._read_block, replica, replica.files, block))
+                check = partial(self._read_snapshot, uid, replica.files.check_snapshot)
                 self._queue.append(check)
         self._queue.reverse()
         # Unhurried, and still done by the time the next round is due.
@@ -112,7 +113,7 @@ class Scrubber:
     # --- whose data this is -----------------------------------------------------------------
 
     def _read_identity(self) -> bool:
-        def done(result: Any) -> None:
+        def done(result: list[str] | BaseException) -> None:
             if isinstance(result, OSError):
                 pass  # they cannot be read at the moment: the next round will tell
             elif isinstance(result, BaseException):
@@ -133,7 +134,7 @@ class Scrubber:
         return True
 
     def _read_piece(self, pieces: Iterator[int], oldest: int) -> None:
-        def done(result: Any) -> None:
+        def done(result: int | BaseException) -> None:
             size = 0
             if isinstance(result, StreamdError):
                 is_old = self._context.wal.oldest != oldest  # it was released
@@ -167,7 +168,7 @@ class Scrubber:
         if not index:
             return False
 
-        def done(result: Any) -> None:
+        def done(result: tuple[int, str] | BaseException) -> None:
             if is_passing(result):
                 self._was_read(0, self._next)
                 return
@@ -195,25 +196,28 @@ class Scrubber:
             and (block.live > 0 or not block.is_sealed)
         )
 
-    def _read_block(self, replica: LocalStream, block: Block) -> bool:
+    def _read_block(self, replica: LocalStream, files: StreamStore, block: Block) -> bool:
         if not self._is_live(replica, block) or block.end_offset <= HEADER_BYTES:
             return False
-        replica.store.flush()  # the job comes after what waited to be written
+        files.flush()  # the job comes after what waited to be written
         end_offset, is_sealed, count = block.end_offset, block.is_sealed, block.count
-        job = partial(
-            replica.store.verify, block.block_no, end_offset=end_offset, is_sealed=is_sealed
-        )
+        job = partial(files.verify, block.block_no, end_offset=end_offset, is_sealed=is_sealed)
 
-        def done(result: Any) -> None:
+        def done(result: BlockRows | BaseException) -> None:
             if self._is_live(replica, block):
-                self._judge(replica, block, result, None if is_sealed else count)
+                self._judge(replica, files, block, result, None if is_sealed else count)
             self._was_read(end_offset, self._next)
 
         self._context.block_thread.submit(job, done)
         return True
 
     def _judge(
-        self, replica: LocalStream, block: Block, result: Any, active_count: int | None
+        self,
+        replica: LocalStream,
+        files: StreamStore,
+        block: Block,
+        result: BlockRows | BaseException,
+        active_count: int | None,
     ) -> None:
         if isinstance(result, BaseException):
             if not isinstance(result, StreamdError):
@@ -229,21 +233,24 @@ class Scrubber:
                 return
             error = CorruptionError(f"stream {replica.name}: {text}")
         if len(replica.group.raft.members.voters) == 1:
-            self._examine(replica, block, error)
+            self._examine(replica, files, block, error)
             return
         self._corruption.on_damaged(replica.uid, error, block_no=block.block_no)
 
     def found_lacking(self, replica: LocalStream, block_no: int, error: StreamdError) -> None:
         """Report a block's file that a start finds gone, or cut: a read would say it some day."""
-        if self._groups.get(replica.uid) is not replica:
+        files = replica.files
+        if files is None or self._groups.get(replica.uid) is not replica:
             return
         blocks = [one for one in replica.machine.index.blocks if one.block_no == block_no]
         if blocks and len(replica.group.raft.members.voters) == 1:
-            self._examine(replica, blocks[0], error)
+            self._examine(replica, files, blocks[0], error)
         elif blocks:
             self._corruption.on_damaged(replica.uid, error, block_no=block_no)
 
-    def _examine(self, replica: LocalStream, block: Block, error: StreamdError) -> None:
+    def _examine(
+        self, replica: LocalStream, files: StreamStore, block: Block, error: StreamdError
+    ) -> None:
         """Find which messages of a block can't be read: no other node has this stream."""
         index = replica.machine.index
         try:
@@ -264,9 +271,9 @@ class Scrubber:
             if loc is not None:
                 live.append(seq)
                 places.append((loc[2], loc[3], columns.crcs[row]))
-        replica.store.flush()
+        files.flush()
 
-        def done(result: Any) -> None:
+        def done(result: list[int] | BaseException) -> None:
             if is_passing(result):
                 return
             if isinstance(result, BaseException):
@@ -279,5 +286,5 @@ class Scrubber:
                     )
                 replica.report(block.block_no, [live[at] for at in result], str(error))
 
-        job = partial(replica.store.damaged_records, block.block_no, places)
+        job = partial(files.damaged_records, block.block_no, places)
         self._context.block_thread.submit(job, done)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.peering import Peering
 from streamd.node.cluster.server_removal import ServerRemoval
 from streamd.node.context import NodeContext
+from streamd.node.groups.group_shell import Events
 from streamd.node.groups.monitor import Monitor
 from streamd.node.meta_group.catalog import Catalog
 from streamd.types import NodeId, Uid
@@ -51,11 +52,13 @@ class MetaEvents:
         group has vouched for it."""
         self._replicas.reconcile()
 
-    def on_events(self, events: list[tuple[str, dict[str, Any]]]) -> None:
+    def on_events(self, events: Events) -> None:
         """Carry out what was committed."""
         for kind, fields in events:
             if kind == "server_removed":
-                self._removal.on_removed(fields["server"])
+                server = fields["server"]
+                assert isinstance(server, str), fields
+                self._removal.on_removed(server)
             elif kind == "loss_accepted":
                 self._context.log.warn(
                     "the meta group continues without the lost end of its log: changes of "
@@ -63,6 +66,7 @@ class MetaEvents:
                 )
                 self._replicas.reconcile()
             else:
-                asset: StreamAsset = fields["asset"]
+                asset = fields["asset"]
+                assert isinstance(asset, StreamAsset), fields
                 self._replicas.reconcile_one(asset.uid, asset.name)
         self._catalog.changed()

@@ -12,6 +12,7 @@ from typing import Any
 from streamd import errors
 from streamd.machine import commands
 from streamd.machine.command_shapes import why_malformed
+from streamd.machine.commands import Command
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.cluster.node_facts import NodeFacts
 from streamd.node.groups import inbox
@@ -37,7 +38,7 @@ class MetaProposals:
         self.wait_configured: Callable[[Uid, Index, Done], None]
         self.wait_closed: Callable[[Uid, Callable[[], None]], None]
 
-    def propose(self, command: list[Any], done: Done) -> None:
+    def propose(self, command: Command, done: Done) -> None:
         """Propose a command; see ports.NodeHandle.propose_meta."""
         monitor = self._groups.meta_monitor
         if monitor is None:
@@ -67,7 +68,7 @@ class MetaProposals:
 
         monitor.post(inbox.Propose(command, applied, True))
 
-    def propose_anywhere(self, command: list[Any]) -> None:
+    def propose_anywhere(self, command: Command) -> None:
         """Propose a command of the node's own to the node that leads the group, if one does."""
         monitor, leader = self._groups.meta_monitor, self._leaders.leader_of(META_UID)
         if self._groups.is_meta_leader and monitor is not None:
@@ -75,14 +76,14 @@ class MetaProposals:
         elif leader and self._peers is not None:
             self._peers.note(leader, "meta", [command])
 
-    def on_note(self, sender: NodeId, args: list[Any]) -> None:
+    def on_note(self, sender: NodeId, args: tuple[Command]) -> None:
         """Propose for another node: the note `meta`.
 
         A stream's leader reports what became of its group, or the former leader of the meta group
         lets a server in. Nothing else is proposed for others, and nothing at all that is not what
         it should be, for every member would have to apply it.
         """
-        command: list[Any] = args[0]
+        command = args[0]
         reason = why_malformed(command, _PROPOSED_FOR_PEERS)
         if reason:
             raise MalformedArgs(f"a proposal for the meta group: {reason}")

@@ -9,7 +9,7 @@ from streamd.node.cluster.reconfiguration import Reconfiguration
 from streamd.node.cluster.turn_reports import TurnReports
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
-from streamd.node.groups.group import Group
+from streamd.node.groups.group import MetaGroup
 from streamd.node.groups.turn import Turn
 from streamd.node.identity.amnesia import Amnesia
 from streamd.node.meta_group.meta_events import MetaEvents
@@ -61,7 +61,7 @@ class MetaTurns:
         else:
             context.log.info("JetStream cluster no metadata leader")
 
-    def on_withdrawn(self, group: Group) -> None:
+    def on_withdrawn(self, group: MetaGroup) -> None:
         """Tell the other nodes that this one leads the meta group no more."""
         self._news.record_own(META_UID, group.raft.term, is_ready=False)
 
@@ -83,7 +83,7 @@ class MetaTurns:
         if self._amnesia.certify(group.raft.certified_index or group.raft.last_index):
             self._events.on_fresh()
 
-    def _use_up(self, group: Group) -> None:
+    def _use_up(self, group: MetaGroup) -> None:
         """Append, as leader, entries up to the last index that a lost log may have used."""
         used_to = group.machine.used_to
         monitor = self._groups.meta_monitor

@@ -6,14 +6,14 @@ no other: of the streams whose only copy it has, by what its own files say, each
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from streamd import errors
 from streamd.machine.meta import StreamAsset
 from streamd.node.context import LogSink
-from streamd.node.env import SystemEnv, completion
+from streamd.node.env import Completion, SystemEnv
 from streamd.node.local_node import LocalNode
 from streamd.node.node_options import NodeOptions
 from streamd.node.ports import Done
@@ -22,6 +22,8 @@ from streamd.node.replicas.replica_recovery import OPENING_ERRORS, ReplicaRecove
 from streamd.raft.messages import Message
 from streamd.store.trial_disk import TrialDisk
 from streamd.types import NodeId, Uid
+
+T = TypeVar("T")
 
 
 class DryRun:
@@ -104,11 +106,10 @@ class DryRun:
                 )  # fmt: skip
         return sorted((asset for asset in found if asset.is_file), key=lambda asset: asset.uid)
 
-    async def _job(self, job: Callable[[], Any]) -> Any:
-        event, done, results = completion()
-        self._node.parts.context.block_thread.submit(job, done)
-        await event.wait()
-        return results[0]
+    async def _job(self, job: Callable[[], T]) -> T | BaseException:
+        completion: Completion[T | BaseException] = Completion()
+        self._node.parts.context.block_thread.submit(job, completion.done)
+        return await completion.wait()
 
     def _tell_all(self, failed: dict[str, str]) -> None:
         node, tell = self._node, self._tell
@@ -140,13 +141,13 @@ class _Nobody:
         self,
         node_id: NodeId,
         method: str,
-        args: list[Any],
+        args: Sequence[object],
         done: Done,
         timeout_ms: int = 5000,
     ) -> None:
         done(errors.CLUSTER_NOT_AVAIL())
 
-    def note(self, node_id: NodeId, kind: str, args: list[Any]) -> None:
+    def note(self, node_id: NodeId, kind: str, args: Sequence[object]) -> None:
         """Drop a note: no peer is there."""
 
     def is_up(self, node_id: NodeId) -> bool:

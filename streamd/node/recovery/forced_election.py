@@ -10,21 +10,18 @@ the meta group may have: `meta_forced_election`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd import errors, limits
 from streamd.callbacks import ignore
 from streamd.machine.meta import StreamAsset
-from streamd.node.cluster.peer_requests import Answer
 from streamd.node.cluster.reconfiguration_steps import named_by
 from streamd.node.context import NodeContext, NodeLog
 from streamd.node.groups import inbox
 from streamd.node.groups.group import Group
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
 from streamd.node.recovery.meta_forced_election import MetaForcedElection
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.raft.core import RaftCore
-from streamd.types import META_UID, NodeId, Uid
+from streamd.types import META_UID, Index, NodeId, Uid
 
 
 class ForcedElection:
@@ -92,7 +89,7 @@ class ForcedElection:
         for uid in list(self._turns):
             self._clear_if_over(uid)
 
-    def _tell(self, uid: Uid, text: str, /, **facts: Any) -> None:
+    def _tell(self, uid: Uid, text: str, /, **facts: object) -> None:
         """Log once, until the group has recovered."""
         if not self._turns.setdefault(uid, 0):
             self._turns[uid] = 1
@@ -143,7 +140,9 @@ class ForcedElection:
         elif self._peers is not None:
             self._peers.call(asked, "stand_in", [uid, names], ignore)
 
-    def serve(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve(
+        self, sender: NodeId, args: tuple[Uid, list[NodeId], *tuple[Index, ...]], answer: Answer
+    ) -> None:
         """Make this node's member stand: the call `stand_in` of a recovering voter."""
         uid, names, *used_to = args
         if uid == META_UID:
@@ -162,7 +161,7 @@ class ForcedElection:
             replica.monitor.post(inbox.ForceElection(everybody, 0))
 
 
-def tell_election(log: NodeLog, raft: RaftCore, **facts: Any) -> None:
+def tell_election(log: NodeLog, raft: RaftCore, **facts: object) -> None:
     """Warn if a group in files, led from here now, was elected by voters that may have
     forgotten."""
     if raft.forgetful:

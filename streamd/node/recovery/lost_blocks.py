@@ -17,6 +17,7 @@ from streamd.machine.snapshot import columns_from
 from streamd.machine.streams.loss import Loss
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.quarantine import keep_block, kept_block
 from streamd.store.blocks.salvage import block_of, read_left
 from streamd.store.blocks.snapshots import TMP_SUFFIX, put_in_place, write_tmp
@@ -28,7 +29,13 @@ class LostBlocks:
     """Blocks of one stream as its newest snapshot has them. `uid` and files are the store's."""
 
     def __init__(
-        self, disk: Disk, root: str, store: StreamStore, codec: Any, *, warn: Callable[..., None]
+        self,
+        disk: Disk,
+        root: str,
+        store: StreamStore,
+        codec: BlockCodec,
+        *,
+        warn: Callable[..., None],
     ) -> None:
         self._disk = disk
         self._root = root

@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
 
 from streamd import errors, limits
 from streamd.callbacks import ignore
 from streamd.node.cluster.node_facts import NodeFacts
-from streamd.node.cluster.peer_requests import Answer
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
 from streamd.node.identity.incarnations import Incarnations
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.types import META_UID, Index, NodeId
 
-_Recalled = list[Any]  # last entry applied, nodes, of these removed, last index in use
+_Recalled = tuple[Index, list[NodeId], list[NodeId], Index]
+"""Last entry applied, nodes, those of them that were removed, last index in use."""
 
 
 class MetaForcedElection:
@@ -71,9 +70,9 @@ class MetaForcedElection:
         self._asked, self._answers = {self._context.name}, {}
         self._hear(self._round, self._context.name, self._recall())
 
-    def _hear(self, round_no: int, name: NodeId, answer: Any) -> None:
+    def _hear(self, round_no: int, name: NodeId, answer: _Recalled | errors.StreamdError) -> None:
         self._awaited.discard(name)
-        if round_no != self._round or not isinstance(answer, list):
+        if round_no != self._round or isinstance(answer, errors.StreamdError):
             return
         self._answers[name] = answer
         told = self._answers.values()
@@ -112,7 +111,7 @@ class MetaForcedElection:
         if monitor is not None:
             monitor.post(inbox.ForceElection(frozenset(names), used_to))
 
-    def serve_recall(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve_recall(self, sender: NodeId, args: list[object], answer: Answer) -> None:
         """Answer the call `recall`."""
         answer(self._recall())
 
@@ -136,4 +135,4 @@ class MetaForcedElection:
             *(int(stem) for name in stems if (stem := name.removesuffix(".catchup")).isdigit()),
             *(replica.machine.config_meta_index for replica in groups),
         )
-        return [groups.meta.applied, sorted(names), sorted(groups.meta.out), used_to]
+        return groups.meta.applied, sorted(names), sorted(groups.meta.out), used_to

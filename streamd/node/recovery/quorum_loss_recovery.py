@@ -18,6 +18,7 @@ from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, JsError, StreamdError
 from streamd.machine import commands
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.commands import Command
 from streamd.machine.snapshot import StreamState, decode_stream
 from streamd.node.context import NodeContext, NodeLog
 from streamd.node.groups import inbox
@@ -25,6 +26,7 @@ from streamd.node.groups.group import Group
 from streamd.node.groups.monitor import Monitor
 from streamd.node.groups.snapshot_state import unwrap
 from streamd.node.identity.node_identity import NodeIdentity
+from streamd.node.ports import Done
 from streamd.node.recovery.stream_rebuild import Report
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.store.blocks.outline import read_outline
@@ -271,11 +273,11 @@ class QuorumLossRecovery:
             self._propose(command, partial(self._adopted, stream))
         self._propose(nothing, lambda outcome: self._forget_groups(done))
 
-    def _propose(self, command: list[Any], done: Callable[[Any], None]) -> None:
+    def _propose(self, command: Command, done: Done) -> None:
         assert self._groups.meta_monitor is not None
         self._groups.meta_monitor.post(inbox.Propose(command, done, False))
 
-    def _adopted(self, stream: _Found, outcome: Any) -> None:
+    def _adopted(self, stream: _Found, outcome: object) -> None:
         name, log = stream.config["name"], self._context.log
         if isinstance(outcome, JsError):
             reason = str(outcome)

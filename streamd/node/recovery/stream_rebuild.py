@@ -27,6 +27,7 @@ from streamd.node.groups.snapshot_state import unwrap, wrap
 from streamd.raft.membership import Membership
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
+from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.index_db import remove_index
 from streamd.store.blocks.outline import read_outline
 from streamd.store.blocks.quarantine import keep_block, kept_block
@@ -128,7 +129,7 @@ class StreamRebuild:
         disk: Disk,
         root: str,
         store: StreamStore,
-        codec: Any,
+        codec: BlockCodec,
         log: GroupLog,
         *,
         members: Membership | None,

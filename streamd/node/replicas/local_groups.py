@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from streamd import errors
 from streamd.machine.meta import MetaMachine
 from streamd.node.groups import inbox
-from streamd.node.groups.group import Group
+from streamd.node.groups.group import Group, MetaGroup
 from streamd.node.groups.monitor import Monitor
 from streamd.node.ports import Done
 from streamd.node.stream_groups.stream_handle import LocalStream
@@ -26,7 +26,7 @@ class LocalGroups:
     """
 
     def __init__(self) -> None:
-        self.meta_group: Group | None = None
+        self.meta_group: MetaGroup | None = None
         self.meta_monitor: Monitor | None = None  # None: it does not run
         self.is_meta_fresh = False  # it has what was committed when this process began
         self.replicas: dict[Uid, LocalStream] = {}
@@ -43,8 +43,7 @@ class LocalGroups:
         """The state of the meta group; empty until it is decided which cluster this is."""
         if self.meta_group is None:
             return MetaMachine()
-        machine: MetaMachine = self.meta_group.machine
-        return machine
+        return self.meta_group.machine
 
     @property
     def is_meta_leader(self) -> bool:
@@ -75,7 +74,7 @@ class LocalGroups:
 
     def unwritten_bytes(self) -> int:
         """Bytes that are in the log, and not yet in their blocks."""
-        return sum(replica.store.unwritten_bytes for replica in self if replica.is_file)
+        return sum(each.files.unwritten_bytes for each in self if each.files is not None)
 
     def stored_bytes(self, *, is_file: bool) -> int:
         """Bytes of the messages of all streams on files, or in memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from streamd.node.context import NodeContext
 from streamd.node.replicas.local_groups import LocalGroups
@@ -70,7 +69,7 @@ class Orphans:
             if disk.exists(directory):
                 move_to_trash(disk, directory, self._trash.directory)
 
-        def removed(result: Any) -> None:
+        def removed(result: BaseException | None) -> None:
             self._trash.report_moved(uid, result)
             self._trash.destroy(uid)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.node.catchup.service import CatchupService
 from streamd.node.context import NodeContext
@@ -99,7 +99,7 @@ class ReplicaCloser:
                 # next start moves to trash; the committed deletion is in the meta log.
                 replica.store.move_to_trash(self._trash.directory)
 
-        def removed(result: Any) -> None:
+        def removed(result: BaseException | None) -> None:
             self._trash.report_moved(uid, result)
             log = replica.group.raft.log
             self._amnesia.record_dropped(uid, (log.last_term, log.last_index))

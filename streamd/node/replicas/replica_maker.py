@@ -7,15 +7,18 @@ hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd import limits
+from streamd.errors import StreamdError
 from streamd.machine.indexes.columns import ColumnsCache
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.reconfiguration_steps import forgotten_members, named_by
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
+from streamd.node.groups.group_shell import Events
 from streamd.node.groups.raft_members import GroupStart, RaftMembers
 from streamd.node.groups.snapshot_writers import StreamSnapshots
 from streamd.node.groups.turn import Turn
@@ -32,6 +35,7 @@ from streamd.node.stream_groups.publish_intake import Backlog, PublishBounds
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.core import RaftCore
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.types import Uid
 
 
@@ -40,7 +44,7 @@ class ReplicaHandlers(Protocol):
 
     def on_turn(self, uid: Uid, group: StreamGroup, turn: Turn) -> None: ...
 
-    def on_events(self, replica: LocalStream, events: list[tuple[str, dict[str, Any]]]) -> None: ...
+    def on_events(self, replica: LocalStream, events: Events) -> None: ...
 
     def on_failed(self, asset: StreamAsset, err: BaseException) -> None: ...
 
@@ -150,11 +154,15 @@ class ReplicaMaker:
             on_turn=lambda turn: handlers.on_turn(uid, group, turn),
             is_memory=not is_file,
         )
-        if is_file:
+        if isinstance(found.store, StreamStore):
             # A store may find out on its own thread; a simulated loop has but one.
             loop = context.env.loop
-            call = getattr(loop, "call_soon_threadsafe", loop.call_soon)
-            found.store.on_error = lambda err: call(monitor.post, inbox.Failed(err))
+            call: Callable[..., object] = getattr(loop, "call_soon_threadsafe", loop.call_soon)
+
+            def on_error(err: StreamdError) -> None:
+                call(monitor.post, inbox.Failed(err))
+
+            found.store.on_error = on_error
         replica = LocalStream(group, monitor, found.store, is_file=is_file)
         if context.is_clustered:
             group.hooks.pass_on = partial(self._forwarding.publish, uid, replica.name_bytes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import limits
 from streamd.machine.meta import StreamAsset
@@ -20,6 +19,7 @@ from streamd.node.replicas.replica_table import is_foreign
 from streamd.node.replicas.replica_trash import ReplicaTrash
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.messages import Message, Vote
+from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.stream_store import StreamStore
 from streamd.types import NodeId, Uid
 
@@ -71,7 +71,9 @@ class ReplicaOpener:
                 if len(self._early) > limits.EARLY_VOTES_MAX:
                     del self._early[next(iter(self._early))]
 
-    def recover(self, asset: StreamAsset, done: Callable[[Any], None]) -> None:
+    def recover(
+        self, asset: StreamAsset, done: Callable[[Recovered | BaseException], None]
+    ) -> None:
         """Recover a stream off the loop; `done` gets what was found, or the error."""
         self._context.block_thread.submit(partial(self._recovery.recover, asset), done)
 
@@ -105,7 +107,7 @@ class ReplicaOpener:
         monitor.post(inbox.Tick())
         self._findings.after_run(replica, found)
 
-    def _discard(self, asset: StreamAsset, store: Any) -> None:
+    def _discard(self, asset: StreamAsset, store: StreamStore | MemoryStreamStore) -> None:
         """Close what was recovered: the stream was deleted meanwhile, or the node stops."""
         is_deleted = self._groups.meta.is_deleted(asset.uid)
 
@@ -113,7 +115,7 @@ class ReplicaOpener:
             if is_deleted and isinstance(store, StreamStore):
                 store.move_to_trash(self._trash.directory)
 
-        def done(result: Any) -> None:
+        def done(result: BaseException | None) -> None:
             self._trash.report_moved(asset.uid, result)
             if is_deleted and isinstance(store, StreamStore):
                 self._trash.destroy(asset.uid)

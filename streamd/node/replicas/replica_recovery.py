@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
 
 from streamd.errors import CorruptionError, IncarnationError, StreamdError, is_passing
 from streamd.machine.meta import StreamAsset
@@ -54,7 +53,7 @@ OPENING_ERRORS = (StreamdError, OSError, AssertionError, LookupError, ValueError
 class Recovered:
     """Result of the recovery of one stream."""
 
-    def __init__(self, store: Any, machine: StreamMachine) -> None:
+    def __init__(self, store: StreamStore | MemoryStreamStore, machine: StreamMachine) -> None:
         self.store = store
         self.machine = machine
         self.index: Index = 0
@@ -107,7 +106,7 @@ class ReplicaRecovery:
             installed = self._catchups.take_memory_store(asset.uid)
             if installed is not None:
                 return self._recover_store(asset, installed)
-            store: Any = MemoryStreamStore(asset.uid, keeps_snapshots=context.is_clustered)
+            store = MemoryStreamStore(asset.uid, keeps_snapshots=context.is_clustered)
             return Recovered(store, self._new_machine(asset, store))
         if not context.is_clustered:
             return self._recover_files(asset)
@@ -235,7 +234,9 @@ class ReplicaRecovery:
         if context.options.sync == "always":  # else a power cut may have taken the end of the log
             check_end(uid, found, max(index, store.written_upto()))
 
-    def _recover_store(self, asset: StreamAsset, store: Any) -> Recovered:
+    def _recover_store(
+        self, asset: StreamAsset, store: StreamStore | MemoryStreamStore
+    ) -> Recovered:
         """Bring blocks back to the newest snapshot, and the machine to what it was then."""
         faults: list[str] = []
         snapshot = store.load_snapshot(faults.append)
@@ -275,7 +276,9 @@ class ReplicaRecovery:
         found.members, found.history = members, history_of(snapshot.state)
         return found
 
-    def _loss(self, asset: StreamAsset, store: Any, state: bytes) -> Loss | None:
+    def _loss(
+        self, asset: StreamAsset, store: StreamStore | MemoryStreamStore, state: bytes
+    ) -> Loss | None:
         """Find the blocks that can't be read, if that loss is accepted; they hold what is left by
         then."""
         context = self._context
@@ -294,7 +297,7 @@ class ReplicaRecovery:
     def _check_log(
         self,
         asset: StreamAsset,
-        store: Any,
+        store: StreamStore | MemoryStreamStore,
         *,
         index: Index,
         term: int,
@@ -304,7 +307,7 @@ class ReplicaRecovery:
         """Raise CorruptionError, before anything is cut off, if nobody else has the stream and the
         log does not bring back what comes after a snapshot. If that loss is accepted, keep it."""
         context, uid = self._context, asset.uid
-        if not asset.is_file:
+        if not isinstance(store, StreamStore):
             return
         is_alone = not context.is_clustered or self._amnesia.is_alone(asset)
         if not is_alone:
@@ -320,7 +323,9 @@ class ReplicaRecovery:
             if context.accepts_loss and self._quorum_loss.is_lost(uid):
                 self._quorum_loss.keep_ends(uid, tail)
 
-    def _check_forgotten(self, asset: StreamAsset, store: Any, tail: tuple[int, int]) -> None:
+    def _check_forgotten(
+        self, asset: StreamAsset, store: StreamStore, tail: tuple[int, int]
+    ) -> None:
         """Raise CorruptionError, before anything is cut off, if this node lost its log, nobody else
         has the stream, and its blocks hold more than its newest snapshot."""
         context = self._context
@@ -330,7 +335,9 @@ class ReplicaRecovery:
         if is_lost and is_only_copy(self._context, asset) and store.reaches_beyond(tail):
             raise CorruptionError(f"group {asset.uid}: the log has no entry of the stream any more")
 
-    def _new_machine(self, asset: StreamAsset, store: Any) -> StreamMachine:
+    def _new_machine(
+        self, asset: StreamAsset, store: StreamStore | MemoryStreamStore
+    ) -> StreamMachine:
         # As it was created: the log replayed on top brings the config forward (CONFIGURE).
         machine = StreamMachine(
             uid=asset.uid,
@@ -372,7 +379,7 @@ class ReplicaRecovery:
             ]
             return failed + kept[:-1]
 
-        def forgotten(result: Any) -> None:
+        def forgotten(result: list[str] | BaseException) -> None:
             if isinstance(result, BaseException):
                 raise result
             self._trash.empty(result)

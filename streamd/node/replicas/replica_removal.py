@@ -11,13 +11,11 @@ A deleted stream is not asked for: its uid never comes back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.node.cluster.leaders import Leaders
-from streamd.node.cluster.peer_requests import Answer
-from streamd.node.ports import Peers
+from streamd.node.ports import Answer, Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.raft.core import RaftCore
@@ -68,7 +66,7 @@ class ReplicaRemoval:
             return
         promises = _promises(replica.group.raft)
 
-        def answered(has_left: Any) -> None:
+        def answered(has_left: object) -> None:
             self._asked.discard(uid)
             if uid not in self._waiting:
                 return
@@ -81,7 +79,7 @@ class ReplicaRemoval:
         self._asked.add(uid)
         self._peers.call(leader, "has_left", [uid], answered, limits.DEPARTURE_MS)
 
-    def serve(self, sender: NodeId, args: list[Any], answer: Answer) -> None:
+    def serve(self, sender: NodeId, args: tuple[Uid], answer: Answer) -> None:
         """Answer the call `has_left`, as leader: [uid]. True if nothing that `sender` promised to
         the group so far matters to it."""
         replica = self._groups.get(args[0])
@@ -99,7 +97,7 @@ def _has_left(replica: LocalStream, node_id: NodeId) -> bool:
     return raft.log.membership_index <= raft.commit and node_id not in raft.members.members()
 
 
-def _promises(raft: RaftCore) -> tuple[Any, ...]:
+def _promises(raft: RaftCore) -> tuple[object, ...]:
     """Return what a member has promised: any vote, and any entry that it has taken, changes it."""
     last = raft.last_index
     return raft.term, raft.vote, raft.is_uncertain, last, raft.log.entry_id(last)

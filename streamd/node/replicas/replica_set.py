@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamd import errors, limits
 from streamd.errors import CorruptionError, DiskError
 from streamd.machine.meta import StreamAsset
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
+from streamd.node.groups.group_shell import Events
 from streamd.node.groups.turn import Turn
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.replicas.local_groups import LocalGroups
@@ -128,7 +128,7 @@ class ReplicaSet:
         self._table.busy.add(asset.uid)
         self._failed.begin_again(asset.uid)
 
-        def opened(result: Any) -> None:
+        def opened(result: Recovered | BaseException) -> None:
             try:
                 if isinstance(result, BaseException):
                     raise result
@@ -163,7 +163,7 @@ class ReplicaSet:
         if replica is not None and replica.group is group and not group.failure:
             self._roles.on_turn(replica, turn)
 
-    def on_events(self, replica: LocalStream, events: list[tuple[str, dict[str, Any]]]) -> None:
+    def on_events(self, replica: LocalStream, events: Events) -> None:
         """Tell the rooms above of events of a stream that this node leads."""
         for kind, fields in events:
             self._context.hooks.announce(replica, kind, fields)
@@ -231,13 +231,13 @@ class ReplicaSet:
             self.fail(uid, asset.name, err)
             self._retry_if_passing(asset, err)
 
-    def reopen(self, uid: Uid, before: Callable[[], Any] = lambda: None) -> None:
+    def reopen(self, uid: Uid, before: Callable[[], object] = lambda: None) -> None:
         """Stop the replica, do `before` on the block thread, and open what is there then."""
 
         def closed() -> None:
             self._context.block_thread.submit(before, done)
 
-        def done(result: Any) -> None:
+        def done(result: object) -> None:
             if isinstance(result, BaseException):
                 self.not_opened(uid, result)
             else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
 
 from streamd.callbacks import ignore
 from streamd.node.context import NodeContext
@@ -27,7 +26,7 @@ class ReplicaTrash:
         self._groups = groups
         self.directory = os.path.join(context.root, "trash")
 
-    def report_moved(self, uid: Uid, result: Any) -> None:
+    def report_moved(self, uid: Uid, result: BaseException | None) -> None:
         """Log it if a job failed that was to move a deleted stream's files here: they take room
         until the next start finds them. `result` is the job's."""
         if isinstance(result, BaseException):

@@ -11,7 +11,7 @@ applied, against the state before the batch; here only the framing is checked. P
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from streamd import errors, limits
 from streamd.errors import JsError
@@ -22,7 +22,7 @@ from streamd.types import BatchLimits, Msg
 Staged: TypeAlias = tuple[str, list[Msg]]
 """(batch id, messages) of a batch that commits."""
 
-Advices: TypeAlias = list[tuple[str, dict[str, Any]]]
+Advices: TypeAlias = list[tuple[str, dict[str, object]]]
 
 _AS_USUAL = BatchLimits()
 _COMMIT = b"Nats-Batch-Commit"
@@ -234,7 +234,7 @@ class BatchStager:
         if batch_id not in self._batches:
             return
         self._close(batch_id)
-        fields = {"batch": batch_id.decode("utf-8", "replace"), "reason": reason}
+        fields: dict[str, object] = {"batch": batch_id.decode("utf-8", "replace"), "reason": reason}
         advices.append(("batch_abandoned", fields))
 
     def _set_deadline(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from streamd import errors, limits
 from streamd.errors import JsError
@@ -21,9 +20,8 @@ from streamd.machine.streams import trimming
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.trimming import Search
+from streamd.node.ports import Done
 from streamd.types import Seq
-
-Done = Callable[[Any], object]
 
 
 class SteppedOutcome:
@@ -35,13 +33,17 @@ class SteppedOutcome:
         self._done = done
         self._removed = removed
 
-    def __call__(self, outcome: Any) -> None:
+    def __call__(self, outcome: int | errors.JsError) -> None:
         if self._done is not None:
-            is_count = type(outcome) is int
-            self._done(outcome + self._removed if is_count else _undone(outcome, self._removed))
+            if isinstance(outcome, errors.JsError):
+                self._done(_undone(outcome, self._removed))
+            elif type(outcome) is int:
+                self._done(outcome + self._removed)
+            else:
+                self._done(outcome)  # True: no count
 
 
-def _undone(outcome: Any, removed: int) -> Any:
+def _undone(outcome: errors.JsError, removed: int) -> errors.JsError:
     """Return a refusal as it is told: a removal that has begun is not to be repeated as if not."""
     if removed and isinstance(outcome, errors.Unserved):
         return errors.CLUSTER_NOT_AVAIL()
@@ -172,7 +174,7 @@ class BulkDelete:
         return bool(machine.config_meta_index >= command[3])
 
     def _remove(self, job: _Job, found: list[Seq], now_ns: int) -> None:
-        def removed(outcome: Any) -> None:
+        def removed(outcome: int | JsError) -> None:
             if not self._jobs or self._jobs[0] is not job:
                 return  # stopped meanwhile, or a command goes before this sweep
             if isinstance(outcome, JsError):

@@ -7,7 +7,6 @@ correctness: the entry that is proposed says it all, and is void if the blocks a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.errors import StreamdError
@@ -18,7 +17,7 @@ from streamd.machine.indexes.rewriting import live_spans
 from streamd.node.groups.block_port import BlockPort
 from streamd.types import Seq
 
-Propose = Callable[[list[int], list[Seq], bytes, Callable[[Any], None]], None]
+Propose = Callable[[list[int], list[Seq], bytes, Callable[[bool | StreamdError], None]], None]
 """(block_nos, ranges, records, done): propose a REWRITE; `done` with its outcome."""
 
 
@@ -153,7 +152,7 @@ class Compaction:
             block_nos = [block.block_no for block in chosen]
             self._propose(block_nos, ranges, b"".join(pieces), self._settle)
 
-        def read(result: Any) -> None:
+        def read(result: bytes | StreamdError) -> None:
             block_no, _ = wanted.pop()
             if isinstance(result, StreamdError):
                 self._leave(block_no, result)
@@ -169,7 +168,7 @@ class Compaction:
         self._damaged.discard(block_no)
         self._settle(err)
 
-    def _settle(self, outcome: Any) -> None:
+    def _settle(self, outcome: bool | StreamdError) -> None:
         self._is_busy = False
         pause_ms = limits.REWRITE_PAUSE_MS if outcome is True else limits.REWRITE_AFTER_MS
         self._due_ms = self._now_ms + pause_ms

@@ -7,7 +7,6 @@ next publishes, or after a few milliseconds. The order in which they were made i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.machine import commands
@@ -17,11 +16,11 @@ from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
 
 
 class CursorTag:
-    """Marks an entry as a cursor's own; carries what the cursor wants back with it."""
+    """Marks an entry as a cursor's own; carries the replies of clients that wait for it."""
 
     __slots__ = ("tag",)
 
-    def __init__(self, tag: Any) -> None:
+    def __init__(self, tag: list[bytes] | None) -> None:
         self.tag = tag
 
 
@@ -36,14 +35,14 @@ class ConsumerProposals:
         self._raft = raft
         self._now = now
         self._lighten = lighten  # of a consumer's removal: what it leaves to later
-        self._waiting: list[tuple[Command, Any]] = []
+        self._waiting: list[tuple[Command, list[bytes] | None]] = []
         self.due_ms = 0  # 0: nothing waits
         self.is_forced = False  # a client waits for an answer
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, command: Command, *, is_forced: bool, tag: Any) -> None:
+    def add(self, command: Command, *, is_forced: bool, tag: list[bytes] | None) -> None:
         """Propose `command` soon; forced: in this turn, or the next."""
         if command[0] == commands.DELETE_CONSUMER:
             command = self._lighten(command, self._now.ms)

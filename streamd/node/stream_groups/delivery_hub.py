@@ -8,7 +8,6 @@ without a hurry unless a client was promised an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from streamd import limits
 from streamd.errors import CorruptionError
@@ -214,7 +213,7 @@ class DeliveryHub:
 
     # --- what was applied -------------------------------------------------------------------
 
-    def on_applied(self, command: Command, tag: Any) -> None:
+    def on_applied(self, command: Command, tag: list[bytes] | None) -> None:
         """An entry of one consumer's deliveries or acks was applied."""
         cursor = self._cursors.get(command[2])
         if cursor is not None:
@@ -340,7 +339,7 @@ class DeliveryHub:
         assert cursor is not None
         self._wakes.set(self._reader.on_lost_block(err), cursor)
 
-    def propose(self, command: Command, *, is_forced: bool, tag: Any = None) -> None:
+    def propose(self, command: Command, *, is_forced: bool, tag: list[bytes] | None = None) -> None:
         self._proposals.add(command, is_forced=is_forced, tag=tag)
 
     def sink(self, subject: bytes, queue: bytes = b"") -> DeliverSink | None:
@@ -361,7 +360,7 @@ class DeliveryHub:
         if token is not None:
             self._wires.unwatch(token)
 
-    def advise(self, kind: str, fields: dict[str, Any]) -> None:
+    def advise(self, kind: str, fields: dict[str, object]) -> None:
         self.advisories.events.append((kind, fields))
 
     def wake_at(self, monotonic_ms: int, cursor: Cursor) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from streamd import limits
 from streamd.errors import JsError
-from streamd.node.ports import Peers, PublishSink
+from streamd.node.ports import Peers, PublishOutcome, PublishSink
 from streamd.types import Msg, NodeId, Uid
 
 _RUN = "run"
+
+Part = list[bytes] | list[int] | None
+"""Messages of a chunk, by their replies or their places; None: all of them."""
+
+WireOutcomes = list[Any]
+"""Outcomes as a note has them, see `encode_outcomes`."""
+
 _PLACES: list[bytes] = []  # see `_places`
 
 
@@ -48,7 +55,7 @@ class Relay:
         on_lost: Callable[[int, Relayed, list[int]], None],
     ) -> None:
         self._waiting: dict[int, Relayed] = {}
-        self._answered: dict[int, list[Any]] = {}  # of those answered in part: which are
+        self._answered: dict[int, list[bytes | int]] = {}  # of those answered in part: which are
         self.held_bytes = 0  # of messages that may be sent again
         self._on_over = on_over  # no answer to a chunk is waited for any more
         self._on_lost = on_lost  # ... before: the leader of these of its messages is gone
@@ -88,7 +95,7 @@ class Relay:
                 return
             self._forget(token)
 
-    def on_acks(self, token: int, part: list[bytes] | list[int] | None, outcomes: Any) -> None:
+    def on_acks(self, token: int, part: Part, outcomes: WireOutcomes) -> None:
         """The leader answered all that was sent under `token`, or a part of it: which, by the place
         of each or, if it knows them, by their replies."""
         found = self.part_of(token, part)
@@ -97,9 +104,7 @@ class Relay:
             self.finish(token, part)
             row.chunk.sink.publish_acks(row.chunk.stream, replies, decode_outcomes(outcomes))
 
-    def part_of(
-        self, token: int, part: list[bytes] | list[int] | None
-    ) -> tuple[Relayed, list[bytes]] | None:
+    def part_of(self, token: int, part: Part) -> tuple[Relayed, list[bytes]] | None:
         """A chunk that waits, and the replies of that part of it."""
         row = self._waiting.get(token)
         if row is None:
@@ -109,7 +114,7 @@ class Relay:
             return row, replies
         return row, [replies[one] if isinstance(one, int) else one for one in part]
 
-    def finish(self, token: int, part: list[bytes] | list[int] | None) -> None:
+    def finish(self, token: int, part: Part) -> None:
         """Wait no more for that part of a chunk."""
         if part is not None:
             answered = self._answered.setdefault(token, [])
@@ -159,7 +164,9 @@ class RelaySink:
         else:
             self.replies = _places(count) if token else [b""] * count  # no client wants an ack
 
-    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+    def publish_acks(
+        self, stream: bytes, replies: list[bytes], outcomes: Sequence[PublishOutcome]
+    ) -> None:
         if self._token:
             args = [self._token, self._part(replies), encode_outcomes(outcomes)]
             self._peers.note(self._node_id, "pubacks", args)
@@ -170,7 +177,7 @@ class RelaySink:
         if self._token:
             self._peers.note(self._node_id, "given_back", [self._token, self._part(replies), msgs])
 
-    def _part(self, replies: list[bytes]) -> list[Any] | None:
+    def _part(self, replies: list[bytes]) -> Part:
         if replies is self.replies:
             return None
         return replies if self._own is not None else list(map(int, replies))
@@ -183,7 +190,7 @@ def _places(count: int) -> list[bytes]:
     return _PLACES[:count]
 
 
-def encode_outcomes(outcomes: Any) -> list[Any]:
+def encode_outcomes(outcomes: Sequence[PublishOutcome]) -> Sequence[object]:
     """Outcomes of a STORE as msgpack-able values."""
     if type(outcomes) is range:
         return [_RUN, outcomes.start, outcomes.stop]
@@ -197,16 +204,18 @@ def encode_outcomes(outcomes: Any) -> list[Any]:
     ]
 
 
-def decode_outcomes(values: list[Any]) -> Any:
+def decode_outcomes(values: WireOutcomes) -> Sequence[PublishOutcome]:
     """Inverse of `encode_outcomes`."""
     if values and values[0] == _RUN:
-        return range(values[1], values[2])
+        _, start, stop = values
+        return range(start, stop)
     return [_outcome(value) for value in values]
 
 
-def _outcome(value: Any) -> Any:
-    if type(value) is not list:
+def _outcome(value: int | list[Any]) -> PublishOutcome:
+    if isinstance(value, int):
         return value
     if value[0] == "e":
         return JsError(value[1], value[2], value[3])
-    return tuple(value)
+    seq, count, *name = value
+    return (seq, count, name[0]) if name else (seq, count)

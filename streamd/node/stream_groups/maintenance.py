@@ -8,7 +8,6 @@ known here too. None of this is urgent, and all of it is proposed: replicas do w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import errors, limits
 from streamd.errors import StreamdError
@@ -206,7 +205,7 @@ class Maintenance:
         block_nos: list[int],
         ranges: list[Seq],
         records: bytes,
-        done: Callable[[Any], None],
+        done: Callable[[bool | errors.StreamdError], None],
     ) -> None:
         """Propose, in a turn, that one block takes the place of others."""
         if not self._has_room(len(records)):

@@ -9,7 +9,7 @@ was and not answered yet, all that comes later waits. What that leader did not t
 from __future__ import annotations
 
 from bisect import insort
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamd import errors, limits
 from streamd.machine.streams.publish import MSG_ID, is_stored_once
@@ -18,7 +18,14 @@ from streamd.node.context import NodeContext
 from streamd.node.meta_group.catalog import Catalog
 from streamd.node.ports import Peers, PublishSink
 from streamd.node.replicas.local_groups import LocalGroups
-from streamd.node.stream_groups.forwarded_publishes import Chunk, Relay, Relayed, RelaySink
+from streamd.node.stream_groups.forwarded_publishes import (
+    Chunk,
+    Part,
+    Relay,
+    Relayed,
+    RelaySink,
+    WireOutcomes,
+)
 from streamd.types import Msg, NodeId, Uid
 
 _BATCH = b"Nats-Batch-"
@@ -97,15 +104,17 @@ class PublishForwarding:
         else:
             self._keep(uid, route, chunk)
 
-    def on_pubacks(self, sender: NodeId, args: list[Any]) -> None:
+    def on_pubacks(self, sender: NodeId, args: tuple[int, Part, WireOutcomes]) -> None:
         """Take acks of what was sent: the note `pubacks`."""
         token, part, outcomes = args
         self.relay.on_acks(token, part, outcomes)
 
-    def on_given_back_note(self, sender: NodeId, args: list[Any]) -> None:
+    def on_given_back_note(self, sender: NodeId, args: tuple[int, Part, list[Msg]]) -> None:
         """Take back what a former leader did not take: the note `given_back`."""
         token, part, msgs = args
-        self.on_given_back(token, part, [tuple(msg) for msg in msgs])
+        self.on_given_back(
+            token, part, [(subject, headers, payload) for subject, headers, payload in msgs]
+        )
 
     def on_given_back(
         self, token: int, part: list[int] | list[bytes] | None, msgs: list[Msg]

@@ -7,25 +7,30 @@ batches wait in a `BatchStager` until they commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from streamd import errors, limits
 from streamd.machine import commands
 from streamd.machine.commands import Command, encode, encode_store
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.turn import TurnTime
-from streamd.node.ports import PublishSink, Wires
+from streamd.node.ports import PublishOutcome, PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import Advisories
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
-from streamd.types import Msg
+from streamd.types import Msg, Seq
 
 Waiter = tuple[PublishSink, list[bytes]]
+
+Stored = tuple[Seq, int]
+"""Outcome of an atomic batch: the seq of its last message, and how many there are."""
+
+PublishTag = list[Waiter] | Callable[[Stored | errors.JsError], None]
+"""Receivers of the outcomes of a STORE, or of a STORE_BATCH."""
 
 
 class Backlog:
@@ -203,10 +208,11 @@ class PublishIntake:
                 command: Command = [commands.STORE_BATCH, ts, batch_id, staged, rules]
                 self._track(command, encode(command), done, len(staged))
 
-    def _batch_done(self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Any) -> None:
-        if not isinstance(outcome, errors.JsError):
-            outcome = (outcome[0], outcome[1], batch_id)
-        sink.publish_acks(self.name_bytes, [reply], [outcome])
+    def _batch_done(
+        self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Stored | errors.JsError
+    ) -> None:
+        told = outcome if isinstance(outcome, errors.JsError) else (*outcome[:2], batch_id)
+        sink.publish_acks(self.name_bytes, [reply], [told])
 
     # --- while leadership changes -------------------------------------------------------------
 
@@ -268,7 +274,7 @@ class PublishIntake:
         command: Command = [commands.STORE, self._stamp(len(msgs)), msgs, commands.PUBLISH_RULES]
         self._track(command, encode_store(command), waiters, len(msgs))
 
-    def _track(self, command: Command, data: bytes, tag: Any, msg_count: int) -> None:
+    def _track(self, command: Command, data: bytes, tag: PublishTag, msg_count: int) -> None:
         if not self._has_room(len(data)):
             self._refuse(tag)
             return
@@ -306,19 +312,19 @@ class PublishIntake:
 
     # --- outcomes out -----------------------------------------------------------------------
 
-    def _refuse(self, tag: Any) -> None:
+    def _refuse(self, tag: PublishTag) -> None:
         """Nothing more can be stored on this node; what is stored is safe."""
         self._decline(tag, errors.INSUFFICIENT_RESOURCES())
         self._reclaim()
 
-    def _decline(self, tag: Any, error: errors.JsError) -> None:
-        if type(tag) is list:
+    def _decline(self, tag: PublishTag, error: errors.JsError) -> None:
+        if isinstance(tag, list):
             for sink, replies in tag:
                 sink.publish_acks(self.name_bytes, replies, [error] * len(replies))
         else:
             tag(error)
 
-    def answer(self, tag: list[Waiter], result: Any) -> None:
+    def answer(self, tag: list[Waiter], result: Sequence[PublishOutcome]) -> None:
         """Ack the publishes of one applied entry to their connections."""
         name = self.name_bytes
         if len(tag) == 1:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import errors
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.commands import Command
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.cluster.leaders import Leaders
@@ -75,7 +75,7 @@ class RemoteStream:
     def flow_reply(self, consumer: str, subject: bytes, headers: bytes = b"") -> None:
         self._note("flow", [self.uid, consumer, subject, *([headers] if headers else [])])
 
-    def propose(self, command: list[Any], done: Done | None) -> None:
+    def propose(self, command: Command, done: Done | None) -> None:
         if done is not None:
             done(errors.Unserved())
 
@@ -95,7 +95,7 @@ class RemoteStream:
     def consumer_view(self, consumer: str) -> None:
         return None
 
-    def _note(self, kind: str, args: list[Any]) -> bool:
+    def _note(self, kind: str, args: list[object]) -> bool:
         leader = self.leader
         if not leader or self._peers is None:
             return False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.commands import Command
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
 from streamd.node.groups import inbox
@@ -17,7 +17,9 @@ from streamd.node.ports import Done, PublishSink
 from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.node.stream_groups.stream_group import StreamGroup
+from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.record_format import crc_of, decode_at
+from streamd.store.blocks.stream_store import StreamStore
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg
 
@@ -28,10 +30,18 @@ class LocalStream:
     is_local = True
     is_expected = True
 
-    def __init__(self, group: StreamGroup, monitor: Monitor, store: Any, *, is_file: bool) -> None:
+    def __init__(
+        self,
+        group: StreamGroup,
+        monitor: Monitor,
+        store: StreamStore | MemoryStreamStore,
+        *,
+        is_file: bool,
+    ) -> None:
         self.group = group
         self.monitor = monitor
         self.store = store
+        self.files = store if isinstance(store, StreamStore) else None  # None: a memory stream
         self.is_file = is_file
         self.is_ready = False
         self.is_gated = False  # publishes sent to the leader before may come back yet
@@ -44,7 +54,8 @@ class LocalStream:
 
     def release(self) -> None:
         """The group has stopped, and this is no stream of the node any more; see Group.release."""
-        self.store.on_error = ignore
+        if self.files is not None:
+            self.files.on_error = ignore
         self.machine.let_go()
         self.group.release()
 
@@ -69,7 +80,7 @@ class LocalStream:
             # At once: what follows may go to another node, and must not overtake this.
             self.group.hooks.pass_on(msgs, replies, sink)
 
-    def propose(self, command: list[Any], done: Done | None) -> None:
+    def propose(self, command: Command, done: Done | None) -> None:
         self._post(inbox.Propose(command, done, True))
 
     def note_writer_at(self, node_id: NodeId) -> None:

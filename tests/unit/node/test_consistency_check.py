@@ -48,7 +48,7 @@ def test_many_groups_are_one_note_to_each_node() -> None:
         checks.send(uid, node.group, [(5, uid * 7)])
     assert node.notes == [] and len(node.due) == 1
     node.due.pop()()
-    rows = [[uid, 5, uid * 7] for uid in range(1, 301)]
+    rows = [(uid, 5, uid * 7) for uid in range(1, 301)]
     assert node.notes == [("b", "digests", rows), ("c", "digests", rows)]
     checks.send(1, node.group, [(6, 1)])
     assert len(node.due) == 1  # and the next ones in time

@@ -48,7 +48,7 @@ class _Bed:
 def _leading() -> _Bed:
     bed = _Bed()
     bed.leaders.record_own(7, 4, is_ready=True)
-    assert bed.told() == [[7, 4, True]]
+    assert bed.told() == [(7, 4, True)]
     return bed
 
 
@@ -57,21 +57,21 @@ def test_a_withdrawn_leader_is_not_announced_as_one() -> None:
     gone by then."""
     bed = _leading()
     bed.leaders.record_own(7, 4, is_ready=False)  # its replica is being repaired
-    assert bed.told() == [[7, 4, False]]
+    assert bed.told() == [(7, 4, False)]
 
 
 def test_a_new_leader_that_is_not_ready_announces_no_end() -> None:
     """Its followers would look for another leader."""
     bed = _leading()
     bed.leaders.record_own(7, 4, is_ready=False)
-    assert bed.told() == [[7, 4, False]]
+    assert bed.told() == [(7, 4, False)]
     assert bed.told() == []  # elected again
     bed.leaders.record_own(7, 6, is_ready=True)
-    assert bed.told() == [[7, 6, True]]
+    assert bed.told() == [(7, 6, True)]
 
 
 def test_the_end_of_one_term_is_not_that_of_the_next() -> None:
     """Deposed and elected again before it got to tell."""
     bed = _leading()
     bed.leaders.record_own(7, 6, is_ready=False)
-    assert bed.told() == [[7, 4, False]]
+    assert bed.told() == [(7, 4, False)]
