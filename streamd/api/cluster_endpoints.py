@@ -27,7 +27,7 @@ from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerLimits, Placement, StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster import placement
-from streamd.node.ports import NodeHandle, StreamHandle
+from streamd.node.ports import Answer, NodeHandle, StreamHandle
 from streamd.types import META_UID, Document, NodeId
 
 # --- streams: made, changed, deleted, shown -----------------------------------------------------
@@ -258,7 +258,7 @@ def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None
         return
     waiting = len(others)
 
-    def answered(usage: Any) -> None:
+    def answered(usage: object) -> None:
         nonlocal waiting
         waiting -= 1
         if isinstance(usage, dict):
@@ -459,9 +459,7 @@ def _cluster(context: ApiContext) -> placement.ClusterView:
 # --- what other nodes ask -----------------------------------------------------------------------
 
 
-def serve_call(
-    context: ApiContext, method: str, args: list[Any], answer: Callable[[Any], None]
-) -> None:
+def serve_call(context: ApiContext, method: str, args: Any, answer: Answer) -> None:
     """Answer a call `api.*` of another node."""
     if method == "api.stream_infos":
         uids, is_listed = args

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import string
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from streamd import limits
 from streamd.api import times
@@ -119,7 +119,7 @@ def gather(
         return
     waiting = len(asked)
 
-    def answered(uids: list[Uid], result: Any) -> None:
+    def answered(uids: list[Uid], result: object) -> None:
         nonlocal waiting
         waiting -= 1
         if isinstance(result, list):
@@ -127,7 +127,7 @@ def gather(
         if not waiting:
             done(found)
 
-    def expect(uids: list[Uid]) -> Callable[[Any], None]:
+    def expect(uids: list[Uid]) -> Callable[[object], None]:
         return lambda result: answered(uids, result)
 
     for leader, uids in asked.items():

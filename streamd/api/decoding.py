@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn, TypeAlias
 
 from streamd import errors, go_json
 from streamd.api import times
@@ -44,7 +44,7 @@ class Shape:
     one-item list or dict holding the type of the elements.
     """
 
-    def __init__(self, name: str, fields: dict[str, Any]) -> None:
+    def __init__(self, name: str, fields: Mapping[str, FieldType]) -> None:
         self.name = name  # nats-server's name of the struct, for its error texts
         self.fields = fields
 
@@ -65,6 +65,9 @@ class Enum:
     def __init__(self, values: dict[str, str], refusal: Callable[[str], str]) -> None:
         self.values = values
         self.refusal = refusal
+
+
+FieldType: TypeAlias = "str | Enum | Shape | list[FieldType] | dict[str, str]"
 
 
 def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> Document:
@@ -118,7 +121,7 @@ def decode_optional(body: bytes, shape: Shape) -> Document:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _fill_top(out: Document, value: Any, shape: Shape, is_strict: bool) -> None:
+def _fill_top(out: Document, value: object, shape: Shape, is_strict: bool) -> None:
     if value is None:
         return
     if not isinstance(value, dict):
@@ -139,7 +142,7 @@ def _fill(out: Document, given: Document, shape: Shape, path: str, is_strict: bo
         out[field] = _convert(value, wanted, f"{path}.{field}", is_strict)
 
 
-def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
+def _convert(value: object, wanted: FieldType, path: str, is_strict: bool) -> object:
     if isinstance(wanted, str):
         return _convert_plain(value, wanted, path)
     if isinstance(wanted, Enum):
@@ -169,14 +172,14 @@ def _convert(value: Any, wanted: Any, path: str, is_strict: bool) -> Any:
     }
 
 
-def _zero(wanted: Any) -> Any:
+def _zero(wanted: FieldType) -> object:
     """Return what null is as an element of a list, where it can't be left out."""
     if isinstance(wanted, Shape):
         return {}
     return "" if wanted == "string" else 0
 
 
-def _convert_plain(value: Any, wanted: str, path: str) -> Any:
+def _convert_plain(value: object, wanted: str, path: str) -> object:
     if wanted == "string":
         if isinstance(value, str) and not isinstance(value, Number):
             return _clean(value)
@@ -199,20 +202,20 @@ def _convert_plain(value: Any, wanted: str, path: str) -> Any:
     raise _Refused(_mismatch(value, path, wanted))
 
 
-def _mismatch(value: Any, path: str, wanted: str, literal: str = "") -> str:
+def _mismatch(value: object, path: str, wanted: str, literal: str = "") -> str:
     kind = go_json.kind(value) + (f" {literal}" if literal else "")
     # Elements of a list are named without the words "Go struct field".
     place = path if path.rpartition(".")[2].isdigit() else f"Go struct field {path}"
     return go_json.misfit(kind, place, wanted)
 
 
-def _type_name(wanted: Any) -> str:
+def _type_name(wanted: FieldType) -> str:
     if isinstance(wanted, str):
         return wanted
     return f"*server.{wanted.name}" if isinstance(wanted, Shape) else "string"
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, Number):
         return str(value)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -228,16 +231,16 @@ def _clean(text: str) -> str:
 # --- syntax -------------------------------------------------------------------------------------
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
 _decoder = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant)
 
 
-def _parse(text: str, position: int) -> tuple[Any, int]:
+def _parse(text: str, position: int) -> tuple[object, int]:
     try:
-        value: Any
+        value: object
         value, end = _decoder.raw_decode(text, position)
     except (ValueError, RecursionError):
         raise _syntax_error(text, position) from None

@@ -23,7 +23,7 @@ FORWARD: Final = "api.request"
 
 
 class CallLater(Protocol):
-    def __call__(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
+    def __call__(self, delay: float, callback: Callable[..., object], *args: object) -> object: ...
 
 
 class Forwarding:
@@ -146,7 +146,7 @@ class Forwarding:
         if peers is None or not self._is_up(target) or request.hops >= limits.API_HOPS_MAX:
             return False
         client = request.client
-        facts: list[Any] = []
+        facts: list[object] = []
         if client is not None:
             origin = getattr(client, "server", self._context.node.server_name)
             facts = facts_of(client, origin)
@@ -155,7 +155,7 @@ class Forwarding:
         if request.endpoint.is_json:
             asked_ms = self._context.clock.monotonic_ms()
 
-            def passed(result: Any) -> None:
+            def passed(result: object) -> None:
                 self._passed(request, target, asked_ms, result)
 
             self._passed_on += 1
@@ -164,7 +164,7 @@ class Forwarding:
             peers.note(target, FORWARD, args)
         return True
 
-    def _passed(self, request: Request, target: NodeId, asked_ms: int, result: Any) -> None:
+    def _passed(self, request: Request, target: NodeId, asked_ms: int, result: object) -> None:
         """`target` has answered the client, or gives the request back, or is gone, perhaps before
         it did. There may be another link to it by now: then it was this one that is gone."""
         self._passed_on -= 1

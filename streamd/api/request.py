@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from streamd import errors
 from streamd.api.advisories import Advisories, ApiClient
 from streamd.errors import CorruptionError, JsError
+from streamd.machine.commands import Command
 from streamd.machine.meta import StreamAsset
-from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+from streamd.node.ports import Clock, Done, NodeHandle, StreamHandle, Wires
 from streamd.types import AssetLimits, Document, NodeId
 
 _UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
@@ -229,7 +230,7 @@ class Request:
         node, origin = self.context.node, self.origin
         peers = node.peers if origin else None
         if peers is not None and peers.is_up(origin):
-            args: list[Any] = [self.reply, headers, payload]
+            args: list[object] = [self.reply, headers, payload]
             if self.endpoint.where == META and not self.endpoint.is_read:
                 args.append(node.meta.applied)
             if self.hops > 1 or len(args) > 3:
@@ -276,15 +277,15 @@ class Request:
     def propose(
         self,
         handle: StreamHandle,
-        command: list[Any],
-        then: Callable[[Any], None],
+        command: Command,
+        then: Done,
     ) -> None:
         """Propose `command` to a stream; `then` gets its outcome unless that is an error, which
         refuses the request."""
         self.context.counts.pending += 1
         handle.propose(command, self._settled(then))
 
-    def when_current(self, handle: StreamHandle, step: Callable[..., None], *args: Any) -> None:
+    def when_current(self, handle: StreamHandle, step: Callable[..., None], *args: object) -> None:
         """Run `step` once it can see all that was asked of the stream before."""
         handle.read_barrier(lambda: self.guard(step, *args), lambda: self.guard(self._lost))
 
@@ -294,8 +295,8 @@ class Request:
 
     def propose_meta(
         self,
-        command: list[Any],
-        then: Callable[[Any], None],
+        command: Command,
+        then: Done,
         again: Callable[[], None] | None = None,
     ) -> None:
         """Propose `command` to the meta group; as `propose`. `again` serves the request anew if
@@ -303,10 +304,8 @@ class Request:
         self.context.counts.pending += 1
         self.context.node.propose_meta(command, self._settled(then, again))
 
-    def _settled(
-        self, then: Callable[[Any], None], again: Callable[[], None] | None = None
-    ) -> Callable[[Any], None]:
-        def settle(outcome: Any) -> None:
+    def _settled(self, then: Done, again: Callable[[], None] | None = None) -> Done:
+        def settle(outcome: object) -> None:
             self.context.counts.pending -= 1
             if again is not None and outcome == errors.STREAM_MOVE_IN_PROGRESS():
                 self.guard(again)
@@ -317,7 +316,7 @@ class Request:
 
         return settle
 
-    def guard(self, step: Callable[..., None], *args: Any) -> None:
+    def guard(self, step: Callable[..., None], *args: object) -> None:
         """Run a step of serving it. Its JsError refuses the request; so does a block that can't be
         read where the step looked: the client can't help it, and others are served meanwhile."""
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from streamd import errors, limits
 from streamd.api import (
@@ -30,7 +30,7 @@ from streamd.api.request import (
 )
 from streamd.machine.message_headers import get, parse_number
 from streamd.node.clock import SystemClock
-from streamd.node.ports import Clock, NodeHandle, Wires
+from streamd.node.ports import Answer, Clock, NodeHandle, Wires
 from streamd.types import AssetLimits, Document, NodeId
 
 PREFIX: Final = b"$JS.API."
@@ -59,10 +59,25 @@ _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
 _PAGED: Final[Document] = {"total": 0, "offset": 0, "limit": 0}
 
 Serve = Callable[[Request], None]
+OnMessage = Callable[[bytes, bytes, bytes, bytes, ApiClient | None], None]
+"""(subject, reply, headers, payload, client); None: the server itself."""
+
+ForwardArgs = tuple[bytes, bytes, bytes, bytes, list[Any], int]
+"""Subject, reply, headers, payload, what `client_of` takes, hops."""
+
+
+class More(TypedDict, total=False):
+    """Further parameters of an `Endpoint`."""
+
+    has_rest: bool
+    blank: Document
+    where: int
+    is_cluster_only: bool
+    is_audited: bool
 
 
 def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
-    def row(type_name: str, serve: Serve, names: int = 0, **more: Any) -> Endpoint:
+    def row(type_name: str, serve: Serve, names: int = 0, **more: Unpack[More]) -> Endpoint:
         return Endpoint(type_name and f"{type_name}_response", serve, name_count=names, **more)
 
     def moving(type_name: str, serve: Serve, names: int, where: int = META) -> Endpoint:
@@ -155,7 +170,7 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
 class Subscriptions(Protocol):
     """The subscriptions of this node, to which the API adds its own."""
 
-    def subscribe_internal(self, pattern: bytes, callback: Any) -> Any: ...
+    def subscribe_internal(self, pattern: bytes, callback: OnMessage) -> object: ...
 
 
 class Router:
@@ -203,9 +218,8 @@ class Router:
 
     def attach(self, subscriptions: Subscriptions) -> None:
         """Answer what is published to `$JS.API.>`, and announce what streams report."""
-        events: Any = self.context.node
-        events.on_stream_event = self.advisories.on_stream_event
-        events.on_meta_event = self.advisories.on_meta_event
+        advisories = self.advisories
+        self.context.node.watch_events(advisories.on_stream_event, advisories.on_meta_event)
         subscriptions.subscribe_internal(PREFIX + b">", self._on_message)
 
     def _on_message(
@@ -283,7 +297,7 @@ class Router:
 
     # --- from other nodes -------------------------------------------------------------------
 
-    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
         if kind == FORWARD:
             self._take(sender, args, None)
         elif kind == ANSWER:
@@ -291,7 +305,7 @@ class Router:
             self._forwarding.answer(*args)
 
     def _take(
-        self, sender: NodeId, args: list[Any], on_done: Callable[[bool], None] | None
+        self, sender: NodeId, args: ForwardArgs, on_done: Callable[[bool], None] | None
     ) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
@@ -307,9 +321,7 @@ class Router:
         elif on_done is not None:
             on_done(True)
 
-    def _on_call(
-        self, sender: NodeId, method: str, args: list[Any], answer: Callable[[Any], None]
-    ) -> None:
+    def _on_call(self, sender: NodeId, method: str, args: Any, answer: Answer) -> None:
         if method == FORWARD:
             self._take(sender, args, answer)
         else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from streamd import go_json
-from streamd.api.decoding import Enum, Shape
+from streamd.api.decoding import Enum, FieldType, Shape
 
 
 def _quoted(text: str) -> str:
@@ -41,7 +41,7 @@ _SOURCE = Shape(
     },
 )
 
-STREAM_CONFIG_FIELDS: Final[dict[str, Any]] = {
+STREAM_CONFIG_FIELDS: Final[dict[str, FieldType]] = {
     "name": "string",
     "description": "string",
     "subjects": ["string"],
@@ -86,7 +86,7 @@ STREAM_CONFIG_FIELDS: Final[dict[str, Any]] = {
     "metadata": {"string": "string"},
 }
 
-CONSUMER_CONFIG_FIELDS: Final[dict[str, Any]] = {
+CONSUMER_CONFIG_FIELDS: Final[dict[str, FieldType]] = {
     "durable_name": "string",
     "name": "string",
     "description": "string",

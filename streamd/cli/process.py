@@ -426,7 +426,6 @@ class ServerProcess:
         api.attach(self._router.subscriptions)
         if js.domain:
             _serve_domain(js.domain, api, self._router)
-        node.hooks.on_stream_event = api.advisories.on_stream_event
         node.hooks.on_store_gone = self._on_store_gone
         self._monitoring.attach(JetStreamSources(node, api))
         self._log_jetstream(store_dir, memory_max, storage_max)

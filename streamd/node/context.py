@@ -13,6 +13,7 @@ from streamd.callbacks import ignore
 from streamd.node.env import NodeEnv, NodeThread
 from streamd.node.identity.node_identity import NodeIdentity
 from streamd.node.node_options import NodeOptions
+from streamd.node.ports import OnMetaEvent, OnStreamEvent
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.node.timers import Timers
 from streamd.store.wal.write_ahead_log import Wal
@@ -66,8 +67,8 @@ class NodeHooks:
     """Callbacks that the rooms above give to the node; each may come before its start."""
 
     def __init__(self) -> None:
-        self.on_stream_event: Callable[[LocalStream, str, dict[str, object]], None] | None = None
-        self.on_meta_event: Callable[[str, dict[str, object]], None] | None = None
+        self.on_stream_event: OnStreamEvent | None = None
+        self.on_meta_event: OnMetaEvent | None = None
         self.on_store_gone: Callable[[], None] = lambda: None
         self.has_requests: Callable[[], bool] = lambda: False
         self.leader_watchers: list[Callable[[], None]] = []

@@ -34,7 +34,16 @@ from streamd.node.identity import ownership
 from streamd.node.identity.bootstrap import Bootstrap, BootstrapRetry
 from streamd.node.meta_group.catalog import Catalog
 from streamd.node.node_options import NodeOptions
-from streamd.node.ports import Answer, Done, NodeHealth, Peers, StreamHandle, Wires
+from streamd.node.ports import (
+    Answer,
+    Done,
+    NodeHealth,
+    OnMetaEvent,
+    OnStreamEvent,
+    Peers,
+    StreamHandle,
+    Wires,
+)
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.store_opening import StoreOpening
 from streamd.node.stream_groups.stream_handle import LocalStream
@@ -380,6 +389,9 @@ class LocalNode:
 
     def leader_of(self, uid: Uid) -> NodeId:
         return self.leaders.leader_of(uid)
+
+    def watch_events(self, on_stream: OnStreamEvent, on_meta: OnMetaEvent) -> None:
+        self.hooks.on_stream_event, self.hooks.on_meta_event = on_stream, on_meta
 
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
         self.hooks.leader_watchers.append(on_change)

@@ -79,6 +79,13 @@ class PeerHandler(Protocol):
     def on_note(self, sender: NodeId, kind: str, args: list[object]) -> None: ...
 
 
+OnStreamEvent = Callable[["StreamHandle", str, dict[str, object]], None]
+"""(stream, kind, fields): see api/advisories.py."""
+
+OnMetaEvent = Callable[[str, dict[str, object]], None]
+"""(kind, fields), likewise."""
+
+
 class PublishSink(Protocol):
     """Publisher that waits for acks: a client connection, or the server itself."""
 
@@ -352,6 +359,10 @@ class NodeHandle(Protocol):
 
     def replica(self, uid: Uid) -> StreamHandle | None:
         """This node's member of a stream's group, whatever its role."""
+
+    def watch_events(self, on_stream: OnStreamEvent, on_meta: OnMetaEvent) -> None:
+        """Call these for what a stream's machine or leader, or the meta group's leader, reports;
+        one pair, in place of any before."""
 
     def watch_leaders(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever a leader that is known here changes."""

@@ -293,8 +293,8 @@ class SimProcess:
             clock=self.clock,
             call_later=self.loop.call_later,
         )
-        self.node.hooks.on_stream_event = self.router.advisories.on_stream_event
-        self.node.hooks.on_meta_event = self.router.advisories.on_meta_event
+        advisories = self.router.advisories
+        self.node.watch_events(advisories.on_stream_event, advisories.on_meta_event)
         self.host.on_process(self)
         self.run(self._start)
 

@@ -17,6 +17,7 @@ from streamd.machine import commands
 from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
+from streamd.node.ports import OnMetaEvent, OnStreamEvent
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import AssetLimits, Entry, StoredMsg
 
@@ -176,11 +177,14 @@ class Node:
         self.storage_max = -1
         self.failed: dict[str, str] = {}
         self.topology_version = 0
-        self.on_stream_event: Callable[..., None] | None = None
+        self.on_stream_event: OnStreamEvent | None = None
         self._streams: dict[str, Stream] = {}
 
     def is_short_of_files(self) -> bool:
         return False
+
+    def watch_events(self, on_stream: OnStreamEvent, on_meta: OnMetaEvent) -> None:
+        self.on_stream_event = on_stream
 
     def propose_meta(self, command: list[Any], done: Callable[[Any], None]) -> None:
         effects = Effects()

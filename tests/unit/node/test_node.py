@@ -16,6 +16,7 @@ import pytest
 
 from streamd import errors, limits
 from streamd.api import consumer_configs
+from streamd.api.router import Router
 from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
@@ -461,3 +462,18 @@ def test_an_orphan_that_cannot_be_moved_to_trash_does_not_block_the_start(tmp_pa
         return node
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_the_api_hears_of_what_streams_and_the_meta_group_report(tmp_path: Path) -> None:
+    async def run() -> None:
+        node, wires = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires()), SimWires()
+        router = Router(node, wires, server_version="2.12.0")
+        router.attach(_Subscriptions())
+        assert node.hooks.on_stream_event == router.advisories.on_stream_event
+        assert node.hooks.on_meta_event == router.advisories.on_meta_event
+
+    asyncio.run(run())
+
+
+class _Subscriptions:
+    def subscribe_internal(self, pattern: bytes, callback: object) -> None: ...
