@@ -12,6 +12,9 @@ from typing import Any
 
 import msgpack
 
+from streamd.errors import JsError
+from streamd.types import Seq
+
 Command = list[Any]
 
 # --- stream group -------------------------------------------------------------------------------
@@ -128,6 +131,10 @@ created after entry `known_to` that are not known here are lost, not deleted; no
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""
+
+PublishOutcome = Seq | tuple[int, Seq] | tuple[Seq, int, str | bytes] | JsError
+"""Outcome of one message: its seq; (DUPLICATE, seq); (last seq, count, name) of an atomic batch; or
+why it is not stored."""
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 _pack_bin16 = Struct(">BH").pack  # msgpack: bytes of up to 64 KiB, their kind and length

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from streamd.errors import CorruptionError, JsError
+from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.clock import Clock as Clock
@@ -21,10 +21,6 @@ from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the outcome of a command or the answer to a call: a JsError,
 or a value whose type the command (machine/commands.py) or call (protocol/peer_schemas.py) says."""
-
-PublishOutcome = int | tuple[int, int] | tuple[Seq, int, str | bytes] | JsError
-"""What became of a message: its seq; (DUPLICATE, seq); (seq, count, name) of an atomic batch; or
-why it is not stored. See commands.STORE."""
 
 Answer = Callable[[object], None]
 """Called once, now or later, with a value for the wire or a JsError."""

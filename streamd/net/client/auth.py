@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import bcrypt
 
@@ -22,6 +22,7 @@ from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.net.client.entrance import Entrance
 from streamd.net.tls.certificate_users import CertificateUsers
 from streamd.net.tls.facts import TlsFacts
+from streamd.protocol.connect_options import ConnectOptions
 from streamd.subjects import is_subset, matches
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
@@ -199,7 +200,7 @@ class Authenticator:
         return self._mapped is not None
 
     def judge(
-        self, connect: dict[str, Any], tls: TlsFacts | None = None
+        self, connect: ConnectOptions, tls: TlsFacts | None = None
     ) -> Identity | Check | None:
         """Return the identity, None for a refusal, or a `Check` that still has to run.
 
@@ -229,7 +230,7 @@ class Authenticator:
         return self._compare(self._administrators.admit(Identity()), token, self._token)
 
     def _judge_certificate(
-        self, mapped: CertificateUsers, connect: dict[str, Any], tls: TlsFacts | None
+        self, mapped: CertificateUsers, connect: ConnectOptions, tls: TlsFacts | None
     ) -> Identity | Check | None:
         """Judge by the certificate; the password counts too, and who has none gives none."""
         if tls is None or not tls.certificates:
@@ -282,7 +283,7 @@ def _decoys(passwords: Iterable[str]) -> list[str]:
     return decoys
 
 
-def _text(connect: dict[str, Any], key: str) -> str:
+def _text(connect: ConnectOptions, key: str) -> str:
     value = connect.get(key)
     return value if isinstance(value, str) else ""
 

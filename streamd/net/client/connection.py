@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
@@ -31,6 +31,7 @@ from streamd.net.sockets import peer_address
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
+from streamd.protocol.connect_options import ConnectOptions
 
 _STRANGER: Final = State.STRANGER
 
@@ -537,7 +538,7 @@ class Connection(asyncio.Protocol):
         return self.session.state is State.CHECKING
 
     @property
-    def connect(self) -> dict[str, Any] | None:
+    def connect(self) -> ConnectOptions | None:
         """Options of the client's CONNECTs; None: there was none yet."""
         return self.profile.connect
 

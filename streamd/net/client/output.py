@@ -15,13 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from streamd.machine.commands import PublishOutcome
 from streamd.net.client.auth import UserRights
 from streamd.net.client.profile import ClientProfile, after_end
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.pubacks import ack_body, ack_line, ack_run, shared_prefix
 from streamd.net.pubsub.sublist import Subscription
-from streamd.node.ports import PublishOutcome
 
 
 class Output:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from streamd.net.client.auth import Identity
 from streamd.net.tls.facts import TlsFacts
+from streamd.protocol.connect_options import ConnectOptions
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class ClientProfile:
     cid: int = 0  # number of the connection, from 1
     ip: str = ""
     port: int = 0
-    connect: dict[str, Any] | None = None  # options of all CONNECTs so far; None: there was none
+    connect: ConnectOptions | None = None  # options of all CONNECTs so far; None: there was none
     user: str = ""
     name: str = ""
     lang: str = ""

@@ -7,11 +7,12 @@ on with the new ones, without the subscriptions that they no longer allow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamd.limits import CLIENT_SHARE_S
 from streamd.net.client.auth import Authenticator, Check, Identity
 from streamd.net.tls.facts import TlsFacts
+from streamd.protocol.connect_options import ConnectOptions
 
 
 class Judged(Protocol):
@@ -25,7 +26,7 @@ class Judged(Protocol):
         """True while its password is tried; it is judged again by itself afterwards."""
 
     @property
-    def connect(self) -> dict[str, Any] | None:
+    def connect(self) -> ConnectOptions | None:
         """The options of its CONNECTs; None: there was none yet."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
+from typing import Final
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.config.cluster_options import client_address
@@ -22,7 +22,7 @@ class ServerInfo:
         self, options: Options, *, server_id: str, server_name: str, has_jetstream: bool
     ) -> None:
         self.is_lame_duck = False
-        self._shared: dict[str, Any] = {
+        self._shared: dict[str, object] = {
             "server_id": server_id,
             "server_name": server_name,
             "version": NATS_LEVEL,

@@ -55,7 +55,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from streamd.api.decoding import Shape, decode_one
 from streamd.errors import JsError
@@ -65,6 +65,7 @@ from streamd.net.pubsub.message_router import RESERVED_REPLIES
 from streamd.net.pubsub.sublist import Receiver, Subscription
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import Event
+from streamd.protocol.connect_options import ConnectOptions
 from streamd.subjects import is_literal, is_valid, is_valid_literal
 
 Action: TypeAlias = tuple[Any, ...]
@@ -207,7 +208,7 @@ class Session:
     def _connect(self, event: Event, now_ns: int) -> Iterable[Action]:
         self.last_activity_ns = now_ns
         try:
-            connect = decode_one(event[1], _CONNECT)
+            connect = cast(ConnectOptions, decode_one(event[1], _CONNECT))
         except JsError:
             return (_VIOLATION,)
         profile = self.profile

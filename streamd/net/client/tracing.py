@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
@@ -18,6 +18,7 @@ from streamd.net.client.profile import ClientProfile
 from streamd.obs.server_log import Log
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import Event
+from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import ACCOUNT
 
 _SECRETS: Final = ("pass", "auth_token", "sig", "nkey")
@@ -152,7 +153,7 @@ def _one_by_one(event: Event) -> Iterator[Event]:
         )
 
 
-def _client_of(connect: dict[str, Any], user: str) -> str:
+def _client_of(connect: ConnectOptions, user: str) -> str:
     """Return the part of a line that describes a client, once it is identified."""
     version = connect.get("version", "")
     words = [f"v{version}" if version else "", connect.get("lang", ""), connect.get("name", "")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from streamd import NATS_LEVEL
 from streamd.config.options import Options, Permissions
@@ -36,7 +36,7 @@ class SystemAnswers:
         """`publish(subject, reply, headers, payload)` is the router's."""
         self._publish = publish
         self._has_jetstream = has_jetstream
-        self._described: dict[str, Any] = {
+        self._described: dict[str, object] = {
             "name": server_name,
             "host": options.host or "0.0.0.0",
             "id": server_id,
@@ -47,11 +47,11 @@ class SystemAnswers:
             self._described["domain"] = options.jetstream.domain
         self._count = 0
 
-    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
+    def send(self, reply: bytes, answer: dict[str, object]) -> None:
         body = json.dumps(self.whole(answer), separators=(",", ":"), ensure_ascii=False).encode()
         self.publish(reply, body)
 
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, answer: dict[str, object]) -> dict[str, object]:
         """Return an answer as it is sent."""
         return {"server": self._server()} | answer
 
@@ -59,7 +59,7 @@ class SystemAnswers:
         """Send the text of a whole answer."""
         self._publish(reply, b"", b"", body)
 
-    def _server(self) -> dict[str, Any]:
+    def _server(self) -> dict[str, object]:
         self._count += 1
         return self._described | {
             "ver": NATS_LEVEL,
@@ -78,26 +78,30 @@ class UserInfo:
         subscriptions.subscribe_internal(SUBJECT, self._on_request)
 
     def _on_request(
-        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: Any
+        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: object
     ) -> None:
         if not reply or not isinstance(conn, Output):  # the server itself, or another node's client
             return
         self._answers.send(reply, {"data": user_facts(conn.profile)})
 
 
-def user_facts(profile: ClientProfile) -> dict[str, Any]:
+def user_facts(profile: ClientProfile) -> dict[str, object]:
     """Return the `data` of an answer: `user`, `account`, and `permissions` if there are some."""
     connect, identity = profile.connect or {}, profile.identity
     assert identity is not None  # a stranger can't publish
     user = "[REDACTED]" if connect.get("auth_token") else identity.user or connect.get("user", "")
-    facts = {"user": user, "account": identity.account, "account_name": identity.account}
+    facts: dict[str, object] = {
+        "user": user,
+        "account": identity.account,
+        "account_name": identity.account,
+    }
     if identity.permissions is not None:
         facts["permissions"] = _permissions(identity.permissions)
     return facts
 
 
-def _permissions(permissions: Permissions) -> dict[str, Any]:
-    rules: dict[str, Any] = {
+def _permissions(permissions: Permissions) -> dict[str, object]:
+    rules: dict[str, object] = {
         "publish": _lists(permissions.publish_allow, permissions.publish_deny),
         "subscribe": _lists(permissions.subscribe_allow, permissions.subscribe_deny),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
@@ -69,7 +69,7 @@ class Connection(Protocol):
         """None: it speaks in clear."""
 
     @property
-    def connect(self) -> dict[str, Any] | None:
+    def connect(self) -> ConnectOptions | None:
         """Options of its CONNECT; None: there was none yet."""
 
 

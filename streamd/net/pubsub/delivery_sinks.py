@@ -6,12 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from streamd.machine.commands import PublishOutcome
 from streamd.net.pubsub.fanout import FanOut
 from streamd.net.pubsub.interest import Delivery, Numbers
 from streamd.net.pubsub.pubacks import ack_body
 from streamd.net.pubsub.subject_routes import Route
 from streamd.net.pubsub.sublist import Subscription
-from streamd.node.ports import PublishOutcome
 
 
 class InboxSink:

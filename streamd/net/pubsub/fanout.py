@@ -15,12 +15,12 @@ from itertools import repeat
 from typing import Protocol
 
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
+from streamd.machine.commands import PublishOutcome
 from streamd.net.pubsub.ingest import Ingest
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import Route, RouteTable
 from streamd.net.pubsub.sublist import Receiver, Subscription
-from streamd.node.ports import PublishOutcome
 
 _DICE_MASK = (1 << 64) - 1
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from streamd.errors import JsError
-from streamd.machine.commands import DUPLICATE
-from streamd.node.ports import PublishOutcome
+from streamd.machine.commands import DUPLICATE, PublishOutcome
 
 
 def domain_field(domain: str) -> bytes:

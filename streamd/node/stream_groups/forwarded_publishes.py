@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from streamd import limits
 from streamd.errors import JsError
-from streamd.node.ports import Peers, PublishOutcome, PublishSink
+from streamd.machine.commands import PublishOutcome
+from streamd.node.ports import Peers, PublishSink
 from streamd.types import Msg, NodeId, Uid
 
 _RUN = "run"

@@ -13,10 +13,10 @@ from functools import partial
 
 from streamd import errors, limits
 from streamd.machine import commands
-from streamd.machine.commands import Command, encode, encode_store
+from streamd.machine.commands import Command, PublishOutcome, encode, encode_store
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.turn import TurnTime
-from streamd.node.ports import PublishOutcome, PublishSink, Wires
+from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import Advisories
 from streamd.node.stream_groups.stream_hooks import StreamHooks
