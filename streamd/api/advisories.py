@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from streamd import limits
 from streamd.api import times
 from streamd.api.cluster_infos import replica_rows, short_hash
+from streamd.api.remote_client import ClientFacts
 from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.types import ACCOUNT, META_UID, Document, Uid
@@ -46,34 +47,6 @@ _CONSUMER_EVENTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "consumer_pinned": ("CONSUMER.PINNED", "consumer_group_pinned", ("group", "pinned_id")),
     "consumer_unpinned": ("CONSUMER.UNPINNED", "consumer_group_unpinned", ("group", "reason")),
 }
-
-
-class ClientFacts(Protocol):
-    """Facts about the client that made a request: a connection of `net`."""
-
-    @property
-    def cid(self) -> int: ...
-
-    @property
-    def ip(self) -> str: ...
-
-    @property
-    def start_ns(self) -> int: ...
-
-    @property
-    def rtt_ns(self) -> int: ...
-
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def lang(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
 
 
 class ApiClient(ClientFacts, Protocol):

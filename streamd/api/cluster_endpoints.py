@@ -27,7 +27,7 @@ from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerLimits, Placement, StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster import placement
-from streamd.node.ports import Answer, NodeHandle, StreamHandle
+from streamd.node.ports import Answer, MemberInfo, NodeHandle, StreamHandle
 from streamd.types import META_UID, Document, NodeId
 
 # --- streams: made, changed, deleted, shown -----------------------------------------------------
@@ -424,7 +424,7 @@ def _step_down(request: Request, uid: int) -> None:
     node.step_down(uid, preferred, stepped)
 
 
-def _successor(context: ApiContext, wanted: Placement, others: list[Document]) -> NodeId:
+def _successor(context: ApiContext, wanted: Placement, others: list[MemberInfo]) -> NodeId:
     """Return the node that a step-down's placement asks for; empty: any."""
     node = context.node
     name = wanted.get("preferred", "")
@@ -446,7 +446,7 @@ def _successor(context: ApiContext, wanted: Placement, others: list[Document]) -
     if not fitting:
         raise errors.CLUSTER_NO_PEERS(err="no replacement peer connected")
 
-    def distance(peer: Document) -> tuple[bool, int, str]:
+    def distance(peer: MemberInfo) -> tuple[bool, int, str]:
         return not peer.get("current"), peer.get("lag", 0), peer["name"]
 
     return str(min(fitting, key=distance)["name"])

@@ -11,7 +11,7 @@ from streamd import limits
 from streamd.api import times
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
-from streamd.node.ports import NodeHandle, StreamHandle
+from streamd.node.ports import GroupInfo, NodeHandle, StreamHandle
 from streamd.types import SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 _ALPHABET: Final = (string.digits + string.ascii_uppercase + string.ascii_lowercase).encode()
@@ -67,7 +67,7 @@ def cluster_block(
     return shown
 
 
-def replica_rows(facts: Document) -> list[Document]:
+def replica_rows(facts: GroupInfo) -> list[Document]:
     """Return the PeerInfos of a group's members but this node."""
     rows = []
     for peer in facts.get("peers") or ():

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from streamd import errors, limits
-from streamd.api.remote_client import facts_of
+from streamd.api.remote_client import RemoteClient, facts_of
 from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
 from streamd.errors import JsError
 from streamd.types import Index, NodeId
@@ -148,7 +148,9 @@ class Forwarding:
         client = request.client
         facts: list[object] = []
         if client is not None:
-            origin = getattr(client, "server", self._context.node.server_name)
+            origin = self._context.node.server_name
+            if isinstance(client, RemoteClient):
+                origin = client.server
             facts = facts_of(client, origin)
         fields = [request.subject, request.reply, request.headers, request.payload, facts]
         args = [*fields, request.hops + 1]

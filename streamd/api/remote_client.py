@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from streamd.types import NodeId
+
+
+class ClientFacts(Protocol):
+    """Facts about the client that made a request: a connection of `net`, or a `RemoteClient`."""
+
+    @property
+    def cid(self) -> int: ...
+
+    @property
+    def ip(self) -> str: ...
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def rtt_ns(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lang(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
 
 
 class RemoteClient(NamedTuple):
@@ -29,12 +57,20 @@ class RemoteClient(NamedTuple):
         """See `Output` in `net/client`. Its connection is elsewhere; the answer says it."""
 
 
-_SAID = RemoteClient._fields[1:-1]  # of the client itself
-
-
-def facts_of(client: Any, server: NodeId) -> list[Any]:
+def facts_of(client: ClientFacts, server: NodeId) -> list[object]:
     """Return what another node is told of `client`, a client of `server`. Inverse: `client_of`."""
-    return [server, *(getattr(client, field) for field in _SAID)]
+    facts = RemoteClient(
+        server=server,
+        cid=client.cid,
+        ip=client.ip,
+        start_ns=client.start_ns,
+        rtt_ns=client.rtt_ns,
+        user=client.user,
+        name=client.name,
+        lang=client.lang,
+        version=client.version,
+    )
+    return list(facts[:-1])
 
 
 def client_of(facts: list[Any]) -> RemoteClient | None:

@@ -314,7 +314,8 @@ class Router:
         if request is not None:
             request.hops = hops
             first = sender if hops == 1 else ""
-            request.origin = getattr(request.client, "server", first)
+            client = request.client
+            request.origin = client.server if isinstance(client, RemoteClient) else first
             request.on_done = on_done
             request.may_go_back = on_done is not None
             self._forwarding.route(request)

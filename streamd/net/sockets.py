@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -61,7 +61,7 @@ def refuse_connections(server: asyncio.Server) -> None:
             same.shutdown(socket.SHUT_RDWR)
 
 
-def peer_address(transport: Any) -> tuple[str, int]:
+def peer_address(transport: asyncio.BaseTransport) -> tuple[str, int]:
     """Address and port of the other end; one that came by IPv4 is shown so."""
     peer = transport.get_extra_info("peername") or ("", 0)
     return peer[0].removeprefix("::ffff:"), peer[1]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -37,6 +37,7 @@ from streamd.node.node_options import NodeOptions
 from streamd.node.ports import (
     Answer,
     Done,
+    GroupInfo,
     NodeHealth,
     OnMetaEvent,
     OnStreamEvent,
@@ -409,7 +410,7 @@ class LocalNode:
         monitor = self.groups.monitor_of(uid)
         return monitor.waiting_count if monitor is not None else None
 
-    def group_info(self, uid: Uid) -> dict[str, Any] | None:
+    def group_info(self, uid: Uid) -> GroupInfo | None:
         return self.parts.infos.of(uid, self.parts.replicas.roles.led_since_ns(uid))
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:

@@ -6,7 +6,7 @@ Upward talk is a value or one of these; `node` never imports `net` or `api`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
@@ -16,7 +16,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.node.clock import Clock as Clock
 from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
-from streamd.types import Msg, NodeId, Seq, StoredMsg, Uid
+from streamd.types import Index, Msg, NodeId, Seq, StoredMsg, Term, Uid
 
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the outcome of a command or the answer to a call: a JsError,
@@ -273,6 +273,53 @@ class NodeHealth(Protocol):
         read to find out."""
 
 
+class MemberInfo(TypedDict):
+    """Another member of a group, as this node sees it."""
+
+    name: NodeId
+    current: bool
+    offline: bool
+    active_ns: int
+    lag: int
+    is_voter: bool
+
+
+class MonitorInfo(TypedDict, total=False):
+    """Messages that wait for a group's turn, and what its next snapshot would cover."""
+
+    waiting_count: int
+    unsaved_count: int
+    unsaved_bytes: int
+    saved_ns: int
+    saving_ns: int
+
+
+class GroupInfo(MonitorInfo, total=False):
+    """Facts about this node's member of a group; groups/group_info.py makes it, whole but for
+    what only a running monitor knows."""
+
+    raft_group: str
+    leader: NodeId
+    leader_since_ns: int
+    role: str
+    term: Term
+    commit: Index
+    applied: Index
+    last_index: Index
+    last_term: Term
+    vote: NodeId
+    first_index: Index
+    peers: list[MemberInfo]
+    is_changing: bool
+    write_quorum: int
+    write_quorum_wanted: int
+    state: str
+    reason: str
+    digest: int
+    digest_index: Index
+    at_ms: int
+
+
 class NodeHandle(Protocol):
     """The node, for net, api and the monitoring endpoint."""
 
@@ -369,7 +416,7 @@ class NodeHandle(Protocol):
     def waiting_count(self, uid: Uid) -> int | None:
         """Messages that wait for the turn of this node's member of a group; None: it has none."""
 
-    def group_info(self, uid: Uid) -> dict[str, Any] | None:
+    def group_info(self, uid: Uid) -> GroupInfo | None:
         """Facts about this node's member of a group; None if it has none."""
 
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:

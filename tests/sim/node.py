@@ -11,7 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
@@ -30,6 +30,13 @@ from streamd.types import Entry, HardState, Index, Uid
 
 UID: Uid = 7
 START_NS = 1_700_000_000_000_000_000
+
+
+class _Env(NamedTuple):
+    """Implements monitor.MonitorEnv."""
+
+    loop: SimLoop
+    clock: SimClock
 
 
 class SimClock:
@@ -176,9 +183,9 @@ class SimNode:
             bounds=PublishBounds(has_room=lambda byte_count: True), max_payload=1 << 20,
         )  # fmt: skip
         self.monitor = Monitor(
-            self.group, log=RecordingLog(wal, oracle), clock=clock,
+            self.group, log=RecordingLog(wal, oracle), env=_Env(self.loop, clock),
             snapshot_writer=StreamSnapshots(self.store, is_clustered=False),
-            on_failed=lambda group, err: self.errors.append(err), loop=self.loop,
+            on_failed=lambda group, err: self.errors.append(err),
         )  # fmt: skip
         self.is_ready = False
         self.group.shell.on_ready.append(self._ready)

@@ -208,12 +208,13 @@ class Session:
     def _connect(self, event: Event, now_ns: int) -> Iterable[Action]:
         self.last_activity_ns = now_ns
         try:
-            connect = cast(ConnectOptions, decode_one(event[1], _CONNECT))
+            given = decode_one(event[1], _CONNECT)
         except JsError:
             return (_VIOLATION,)
         profile = self.profile
         for key, value in profile.login.items():
-            connect[key] = connect.get(key) or value
+            given[key] = given.get(key) or value
+        connect = cast(ConnectOptions, given)
         actions: list[Action] = []
         if profile.connect is not None:
             connect = {**profile.connect, **connect}  # options that are not named again still hold

@@ -9,7 +9,7 @@ that has set aside what a stream had acknowledged and has no more
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
 from streamd.net.monitoring.query import Query, flag
@@ -17,7 +17,7 @@ from streamd.net.monitoring.sliced_pages import Steps, looked_at
 from streamd.types import ACCOUNT, META_UID
 
 if TYPE_CHECKING:  # a server without streams does not load that room
-    from streamd.node.ports import NodeHandle
+    from streamd.node.ports import GroupInfo, NodeHandle
 
 
 class Health(NamedTuple):
@@ -59,7 +59,7 @@ def store_gone(node: NodeHandle) -> Health:
     return Health(503, "JETSTREAM", text)
 
 
-def not_current(facts: dict[str, Any]) -> str:
+def not_current(facts: GroupInfo) -> str:
     """Say why this node's member of a group is not current; empty if it is. `facts` are of
     `node.group_info`."""
     state = facts.get("state", "ok")
@@ -71,7 +71,7 @@ def not_current(facts: dict[str, Any]) -> str:
     return f"{behind} entries behind" if behind > CURRENT_LAG_MAX else ""
 
 
-def short_of_disks(facts: dict[str, Any]) -> str:
+def short_of_disks(facts: GroupInfo) -> str:
     """Say that acks of a group are on fewer disks than a majority of the replicas that are asked
     for, because only so many vote; empty if they are on enough."""
     found, wanted = facts.get("write_quorum", 0), facts.get("write_quorum_wanted", 0)
@@ -80,10 +80,9 @@ def short_of_disks(facts: dict[str, Any]) -> str:
     return f"each ack is on {found} disk{'s' * (found != 1)}, {wanted} are wanted"
 
 
-def lag(facts: dict[str, Any]) -> int:
+def lag(facts: GroupInfo) -> int:
     """Entries known to be committed that this member has not applied."""
-    commit: int = max(facts.get("commit", 0), facts.get("leader_commit", 0))
-    return max(0, commit - int(facts.get("applied", 0)))
+    return max(0, facts.get("commit", 0) - facts.get("applied", 0))
 
 
 def _of_meta(node: NodeHandle) -> Health:

@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamd.limits import (
     HTTP_ANSWER_S,
@@ -33,6 +33,7 @@ from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Middleware
 
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
@@ -135,7 +136,7 @@ class HttpServer:
             await self._runner.cleanup()
         self._socket.close()
 
-    def _heard(self) -> Any:
+    def _heard(self) -> Middleware:
         """A middleware that notes which connections have asked for something."""
         from aiohttp import web
 
@@ -304,7 +305,7 @@ class _Refusal(asyncio.Protocol):
         transport.close()
 
 
-def _not_found() -> Any:
+def _not_found() -> Middleware:
     """A middleware that answers unknown paths in nats-server's words."""
     from aiohttp import web
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamd import API_LEVEL
 from streamd.api.times import format_ns
@@ -19,14 +19,14 @@ from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
-from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, NodeId, Uid
+from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.api.router import Router
     from streamd.machine.asset_configs import StreamConfig
     from streamd.machine.consumers.consumer import Consumer
     from streamd.machine.streams.stream import StreamMachine
-    from streamd.node.ports import NodeHandle, StreamHandle
+    from streamd.node.ports import GroupInfo, MemberInfo, NodeHandle, StreamHandle
 
 _META_GROUP = "_meta_"
 _SYNC_INTERVAL_NS = 120_000_000_000  # what nats-server shows, also where each ack is synced
@@ -36,7 +36,6 @@ _ROLES = {
     "pre-candidate": "CANDIDATE",
     "stopped": "CLOSED",
 }
-Document = dict[str, Any]
 
 
 class JetStreamSources:
@@ -84,7 +83,7 @@ class JetStreamSources:
         group: str = self._cluster_infos.raft_group(handle.uid, config, consumer_uid=consumer.uid)
         return group
 
-    def replica_rows(self, facts: Document) -> list[Document]:
+    def replica_rows(self, facts: GroupInfo) -> list[Document]:
         rows: list[Document] = self._cluster_infos.replica_rows(facts)
         return rows
 
@@ -495,7 +494,7 @@ class JetStreamz:
                 break
         return {account: groups} if groups else {}
 
-    def _group(self, uid: Uid, facts: Document) -> Document:
+    def _group(self, uid: Uid, facts: GroupInfo) -> Document:
         js = self.js
         size = _voter_count(facts)
         leader = facts.get("leader", "")
@@ -586,7 +585,7 @@ def no_stats() -> Document:
     }
 
 
-def _raft_peer(peer: Document, last_index: int) -> Document:
+def _raft_peer(peer: MemberInfo, last_index: int) -> Document:
     shown: Document = {"name": peer["name"], "known": True}
     shown["last_replicated_index"] = max(0, last_index - peer.get("lag", 0))
     if peer.get("active_ns"):
@@ -596,7 +595,7 @@ def _raft_peer(peer: Document, last_index: int) -> Document:
     return shown
 
 
-def _voter_count(facts: Document) -> int:
+def _voter_count(facts: GroupInfo) -> int:
     """Voters of a group; its peers are the others. A learner counts itself among them too, until
     it knows better."""
     return 1 + sum(bool(peer.get("is_voter", True)) for peer in facts.get("peers") or ())

@@ -18,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from json.encoder import encode_basestring
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamd.limits import SLICE_LOOKS, SLICE_S, SLICE_STEPS
 
 T = TypeVar("T")
+V = TypeVar("V")
 Steps = Generator[None, None, T]
 """A builder of a T. It returns the T at its end."""
 
@@ -54,7 +55,7 @@ class Slicer:
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
-        self._jobs: deque[_Job[Any]] = deque()
+        self._jobs: deque[_Running] = deque()
         self._is_called = False
         self.slice_count = 0
         self.longest_slice_s = 0.0
@@ -80,7 +81,7 @@ class Slicer:
         """Return what `steps` return."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def settle(put: Callable[[Any], None], value: Any) -> None:
+        def settle(put: Callable[[V], None], value: V) -> None:
             if not future.done():
                 put(value)
 
@@ -104,6 +105,12 @@ class Slicer:
             self._is_called = bool(self._jobs)
             if self._is_called:
                 self._call_soon(self._run_slice)
+
+
+class _Running(Protocol):
+    """A builder of anything on its way."""
+
+    def advance(self, clock: Callable[[], float], until: float) -> bool: ...
 
 
 class _Job(Generic[T]):
@@ -188,7 +195,7 @@ def gather(pieces: Iterator[str], size: int) -> Steps[str]:
     return "".join(found)
 
 
-def whole(document: Any) -> Any:
+def whole(document: object) -> object:
     """Return a document with plain lists for its `Rows`."""
     if isinstance(document, dict):
         return {key: whole(value) for key, value in document.items()}

@@ -16,6 +16,7 @@ from streamd.net.pubsub.interest import RemoteSub
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.tls.facts import TlsFacts
+from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import NodeId
 
 

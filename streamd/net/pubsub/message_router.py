@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from streamd.callbacks import ignore
 from streamd.limits import STALL_S
@@ -344,7 +344,7 @@ class MessageRouter:
     # --- for servers without JetStream (net/route/jetstream_gateway.py) ---------------------------
 
     def publish_for(
-        self, client: Any, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+        self, client: object, subject: bytes, reply: bytes, headers: bytes, payload: bytes
     ) -> None:
         """Take in a message of a client of a server without JetStream, as far as that concerns
         streams and the API; `published_for` ends a run of these. All other subscribers got it from

@@ -9,8 +9,8 @@ per prefix where subscriptions and streams allow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.net.pubsub.remote_routes import RemoteRoute, remote_route
@@ -19,7 +19,8 @@ from streamd.net.pubsub.sublist import Match, Sublist, Subscription
 from streamd.subjects import is_literal
 from streamd.types import Msg
 
-if TYPE_CHECKING:  # a server without streams does not load that room
+if TYPE_CHECKING:  # a server without streams does not load these rooms
+    from streamd.machine.asset_configs import StreamConfig
     from streamd.node.ports import PublishSink
 
 
@@ -34,7 +35,7 @@ class CapturingStream(Protocol):
         """True if this node leads the stream."""
 
     @property
-    def config(self) -> Mapping[str, Any]: ...
+    def config(self) -> StreamConfig: ...
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store messages; the outcomes go to `sink`."""

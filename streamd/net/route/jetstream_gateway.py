@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from streamd.api.remote_client import client_of, facts_of
+from streamd.api.remote_client import ClientFacts, client_of, facts_of
 from streamd.limits import NET_ROUTE_CACHE_MAX
 from streamd.net.pubsub.delivery_sinks import ServerSink
 from streamd.net.pubsub.message_router import MessageRouter
@@ -30,14 +30,19 @@ from streamd.net.route.remote_messages import PeerLinks
 from streamd.subject_tree import SubjectTree
 from streamd.types import Msg, NodeId
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a server without streams does not load these rooms
+    from streamd.machine.asset_configs import StreamConfig
     from streamd.node.ports import PublishSink
 
 _PREFIX: Final = "gate."
 _OWN: Final = (b"$JS.API.>", b"$JS.ACK.>", b"$JS.FC.>")
 
 
-class GatewayClient(Protocol):
+Subjects = tuple[bool, list[bytes], list[bytes]]
+"""Arguments of the note `gate.subjects`."""
+
+
+class GatewayClient(ClientFacts, Protocol):
     """A client whose publishes go through the gateway."""
 
     def may_administer(self, subject: bytes) -> bool:
@@ -50,7 +55,7 @@ class GatewayStream:
 
     is_local = False
     name_bytes = b""
-    config: Final[dict[str, Any]] = {}
+    config: Final[StreamConfig] = {}
 
     def __init__(
         self,
@@ -78,12 +83,12 @@ class GatewayStream:
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """See ports.StreamHandle. The acks come from where the messages go, to their replies."""
-        client: list[Any] = []
+        client: list[object] = []
         publisher: GatewayClient | None = None
         if not isinstance(sink, ServerSink):
             publisher = cast(GatewayClient, sink)  # no other sinks publish
-            client = facts_of(sink, self._server_name)
-        run: list[list[Any]] = []
+            client = facts_of(publisher, self._server_name)
+        run: list[tuple[bytes, bytes, bytes, bytes, bool]] = []
         target = ""
         for (subject, headers, payload), reply in zip(msgs, replies, strict=True):
             server = self._server_for(subject)
@@ -94,7 +99,7 @@ class GatewayStream:
             is_trusted = False
             if publisher is not None and subject.startswith(b"$JS."):
                 is_trusted = publisher.may_administer(subject)
-            run.append([subject, reply, headers, payload, is_trusted])
+            run.append((subject, reply, headers, payload, is_trusted))
         if run:
             self._links.note(target, "gate.msgs", [client, run])
 
@@ -134,7 +139,7 @@ class GatewayStream:
             self._tree.remove(pattern, node_id)
         self._changed()
 
-    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def _on_note(self, sender: NodeId, kind: str, args: Subjects) -> None:
         if kind != "gate.subjects":
             return
         is_full, added, gone = args
@@ -149,10 +154,12 @@ class GatewayStream:
             known.add(pattern)
         self._changed()
 
-    def _on_answer(self, _sender: NodeId, _kind: str, args: list[Any]) -> None:
+    def _on_answer(
+        self, _sender: NodeId, _kind: str, args: tuple[bytes, bytes, bytes, *tuple[int, ...]]
+    ) -> None:
         """Take an answer to a request that went on to a server which the client's own does not know
         of yet."""
-        reply, headers, payload = args[:3]
+        reply, headers, payload, *_ = args
         self._publish(reply, b"", headers, payload)
 
 
@@ -203,7 +210,7 @@ class GatewayServer:
     def _on_down(self, node_id: NodeId) -> None:
         self._told.pop(node_id, None)
 
-    def _on_note(self, sender: NodeId, kind: str, args: list[Any]) -> None:
+    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
         if kind == "gate.want":
             self._told[sender] = patterns = self._patterns()
             self._links.note(sender, "gate.subjects", [True, sorted(patterns), []])

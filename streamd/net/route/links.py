@@ -337,5 +337,5 @@ class ClusterLinks:
     def _on_urls_note(self, sender: NodeId, _kind: str, args: list[object]) -> None:
         self._urls.learn(sender, [url for url in args if isinstance(url, str)])
 
-    def _on_websocket_urls_note(self, sender: NodeId, _kind: str, args: list[Any]) -> None:
+    def _on_websocket_urls_note(self, sender: NodeId, _kind: str, args: list[object]) -> None:
         self._websocket_urls.learn(sender, [url for url in args if isinstance(url, str)])

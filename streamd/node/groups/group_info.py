@@ -12,7 +12,7 @@ from streamd.node.context import NodeContext
 from streamd.node.groups.group import Group
 from streamd.node.integrity.consistency_check import ConsistencyCheck
 from streamd.node.integrity.corruption import CorruptionRepair
-from streamd.node.ports import Peers
+from streamd.node.ports import GroupInfo, MemberInfo, MonitorInfo, Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.replica_table import ReplicaTable
 from streamd.types import META_UID, Index, NodeId, Uid
@@ -83,7 +83,7 @@ class GroupInfos:
         self._reconfiguration = reconfiguration
         self._health = health
 
-    def of(self, uid: Uid, led_since_ns: int) -> dict[str, Any] | None:
+    def of(self, uid: Uid, led_since_ns: int) -> GroupInfo | None:
         """Return facts about this node's member of a group; see ports.NodeHandle.group_info."""
         group = self._groups.group_of(uid)
         if group is None:
@@ -115,7 +115,7 @@ class GroupInfos:
             "at_ms": self._context.env.clock.monotonic_ms(),
         }
 
-    def _of_monitor(self, uid: Uid, group: Group) -> dict[str, Any]:
+    def _of_monitor(self, uid: Uid, group: Group) -> MonitorInfo:
         """Return what waits for the group's turn, and what its next snapshot would cover."""
         monitor = self._groups.monitor_of(uid)
         if monitor is None:
@@ -128,9 +128,7 @@ class GroupInfos:
             "saving_ns": monitor.saving_ns,
         }
 
-    def _peer_rows(
-        self, group: Group, progress: dict[NodeId, dict[str, Any]]
-    ) -> list[dict[str, Any]]:
+    def _peer_rows(self, group: Group, progress: dict[NodeId, dict[str, Any]]) -> list[MemberInfo]:
         """Return a row for each other member; `progress` is what a leader knows of them, empty
         elsewhere.
 
@@ -138,7 +136,7 @@ class GroupInfos:
         on its vote.
         """
         links = self._peers
-        rows = []
+        rows: list[MemberInfo] = []
         for name in group.raft.members.members():
             if name == self._context.name:
                 continue

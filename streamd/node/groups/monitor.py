@@ -48,6 +48,16 @@ class Loop(Protocol):
     def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Timer: ...
 
 
+class MonitorEnv(Protocol):
+    """World of a monitor: the part of `NodeEnv` that it uses."""
+
+    @property
+    def loop(self) -> Loop: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
 class SnapshotWriter(Protocol):
     """Makes (state, index) durable and then calls `done`. Held by the monitor alone."""
 
@@ -72,17 +82,16 @@ class Monitor:
         group: Group,
         *,
         log: GroupLog,
-        clock: Clock,
+        env: MonitorEnv,
         snapshot_writer: SnapshotWriter,
         on_failed: Callable[[Group, BaseException], None],
-        loop: Loop,
         send: Callable[[NodeId, Uid, list[Message]], None] | None = None,
         on_turn: Callable[[Turn], None] | None = None,
         due: DueTurns | None = None,
     ) -> None:
         self._group = group
         self._log = log
-        self._clock = clock
+        self._clock = env.clock
         self._snapshot_writer = snapshot_writer  # reached from _do_snapshot only (test_tidy)
         self._on_failed = on_failed
         self._inbox: list[InboxMessage] = []
@@ -97,11 +106,11 @@ class Monitor:
         self._is_save_void = False  # what was saved last can't be read
         self._timer: Timer | None = None
         self._timer_at_ms = 0
-        self._loop = loop
+        self._loop = env.loop
         self._send = send
         self._on_turn = on_turn  # of a turn in which something happened that its owner follows
         self._saved_waiters: list[tuple[Index, Callable[[], None]]] = []
-        group.shell.attach(post=self.post, call_soon=loop.call_soon)
+        group.shell.attach(post=self.post, call_soon=env.loop.call_soon)
         self.stopped = asyncio.Event()
         self.on_stopped: list[Callable[[], None]] = []
 

@@ -46,10 +46,9 @@ class GroupRunner:
         monitor = Monitor(
             group,
             log=guarded or log,
-            clock=context.env.clock,
+            env=context.env,
             snapshot_writer=writer,
             on_failed=on_failed,
-            loop=context.env.loop,
             send=self._send,
             on_turn=on_turn,
             due=self._due_turns,

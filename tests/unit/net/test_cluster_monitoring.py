@@ -140,7 +140,7 @@ def test_health_needs_a_meta_leader(world: Nodes) -> None:
     assert health(m, js_enabled_only="1") == (200, "")
     assert health(m, js_meta_only="1") == (503, text)
     world.leaders[0] = "n1"
-    world.changes["n2", 0] = {"leader_commit": 9 + CURRENT_LAG_MAX + 1}
+    world.changes["n2", 0] = {"commit": 9 + CURRENT_LAG_MAX + 1}
     assert health(m) == (503, "JetStream is not current with the meta leader")
 
 
@@ -152,7 +152,7 @@ def test_health_needs_whole_replicas(world: Nodes) -> None:
         ({"state": "recovering", "reason": ""}, "recovering"),
         ({"state": "diverged", "reason": "drift at 7"}, "drift at 7"),
         ({"leader": ""}, "no leader"),
-        ({"leader_commit": 5009}, "5000 entries behind"),
+        ({"commit": 5009}, "5000 entries behind"),
     ):
         world.changes["n2", 2] = change
         assert health(m) == (503, head + reason)
