@@ -566,16 +566,16 @@ RARE: dict[str, DirectedWorld] = {
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=177
     ),
     "failed_writes_forgotten": DirectedWorld(
-        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=8
+        ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=15
     ),
     "all_new_replicas_at_once": DirectedWorld(
         (growth.REPLICA_LOST,), node_count=3, caught_by=1, **_GROWING
     ),
     "learners_are_current": DirectedWorld(
-        (growth.LEADER_LOST,), node_count=3, caught_by=4, **_GROWING
+        (growth.LEADER_LOST,), node_count=3, caught_by=26, **_GROWING
     ),
     "joint_votes_are_current": DirectedWorld(
-        (growth.LEADER_LOST,), node_count=3, caught_by=4, **_GROWING
+        (growth.LEADER_LOST,), node_count=3, caught_by=26, **_GROWING
     ),
     "stops_as_only_voter": DirectedWorld(
         (growth.LEADER_STOPPED,), node_count=3, caught_by=9, **_GROWING
