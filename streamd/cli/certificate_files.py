@@ -7,11 +7,14 @@ from streamd.config.options import Options
 
 def check(options: Options) -> None:
     """Raise ConfigError, which names the place of the block, if its files can't be used."""
-    blocks = [tls for tls in (options.tls, options.websocket.tls) if tls is not None]
+    of_cluster = options.cluster.tls
+    blocks = [tls for tls in (options.tls, options.websocket.tls, of_cluster) if tls is not None]
     if not blocks:
         return
     # OpenSSL and certificates cost a tenth of a second, which a server in clear saves.
-    from streamd.net.tls.context import server_context
+    from streamd.net.tls.ssl_contexts import client_context, server_context
 
     for tls in blocks:
         server_context(tls)
+    if of_cluster is not None:
+        client_context(of_cluster)

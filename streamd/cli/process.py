@@ -193,6 +193,7 @@ class ServerProcess:
                 clock=SystemClock(),
                 loop=asyncio.get_running_loop(),
                 server_id=self._server_id,
+                handshakes=self._handshakes,
             )
         if options.jetstream.is_enabled:
             await self._start_jetstream()

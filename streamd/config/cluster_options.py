@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from streamd.config.tls_options import TlsOptions
 from streamd.errors import ConfigError
 from streamd.limits import CLUSTER_PASSWORD_CHARS_MIN
 
@@ -26,15 +27,6 @@ class RouteUrl(NamedTuple):
         return join_address(self.host, self.port)
 
 
-class ClusterTls(NamedTuple):
-    """Certificates for links between peers; both ends show theirs unless `is_insecure`."""
-
-    cert_file: str = ""
-    key_file: str = ""
-    ca_file: str = ""
-    is_insecure: bool = False  # a dialer takes any certificate
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """Peers of this server and how it connects to them."""
@@ -49,7 +41,7 @@ class ClusterOptions:
     advertise: str = ""  # host:port that others should dial
     has_advertise: bool = True  # tell others where this server's clients can connect
     connect_retries: int = 0  # more tries for a peer that only other peers named
-    tls: ClusterTls | None = None
+    tls: TlsOptions | None = None  # both ends show certificates
 
     @property
     def is_enabled(self) -> bool:

@@ -10,10 +10,11 @@ import re
 from functools import partial
 from typing import Any
 
-from streamd.config.cluster_options import ClusterOptions, ClusterTls
+from streamd.config.cluster_options import ClusterOptions
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_in, put_on, words
 from streamd.config.options import Options
+from streamd.config.tls_options import TlsOptions
 from streamd.config.tls_reader import read_tls
 from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader
 from streamd.config.values import (
@@ -86,20 +87,6 @@ _UNSERVED_CLUSTER = Unserved(
         connect_backoff pool_size accounts compression ping_interval ping_max write_deadline
         write_timeout
         """
-    ),
-)
-_UNSERVED_CLUSTER_TLS = Unserved(
-    protecting=words(
-        """
-        verify_and_map verify_cert_and_check_known_urls cipher_suites curve_preferences
-        connection_rate_limit pinned_certs min_version certs certificates cert_store cert_match
-        cert_match_by cert_match_skip_invalid ca_certs_match ocsp_peer
-        """
-    ),
-    # Links are encrypted from their first byte, so a handshake is always first.
-    additional=words(
-        "allow_insecure_cipher_suites timeout handshake_first handshake_first_fallback first"
-        " immediate"
     ),
 )
 
@@ -274,24 +261,18 @@ class _Reader:
                 raise value.error("cluster name cannot contain spaces")
             return text
 
-        def tls(value: Value) -> None:
-            found: dict[str, Any] = {}
-            keep = partial(put_in, found)
-            self._blocks.read(
-                value,
-                {
-                    "cert_file": keep("cert_file", as_text),
-                    "key_file": keep("key_file", as_text),
-                    "ca_file": keep("ca_file", as_text),
-                    "insecure": keep("is_insecure", as_flag),
-                    "verify": lambda v: None,  # peers are always verified
-                },
-                "cluster.tls.",
-                _UNSERVED_CLUSTER_TLS,
-            )
-            if not found.get("cert_file") or not found.get("key_file"):
+        def tls(value: Value) -> TlsOptions:
+            found = read_tls(value, self._blocks, "cluster.tls.", has_known_urls=True)
+            if not found.certificates:
                 raise value.error("missing 'cert_file' or 'key_file' in TLS configuration")
-            settings["tls"] = ClusterTls(**found)
+            # Links are in TLS from their first byte, and few: these change nothing.
+            for key, is_set in (
+                ("handshake_first", found.is_first),
+                ("connection_rate_limit", found.connections_per_s_max),
+            ):
+                if is_set:
+                    self._blocks.warn(value, f'"cluster.tls.{key}" has no effect and is ignored')
+            return found
 
         self._blocks.read(
             block,
@@ -305,7 +286,7 @@ class _Reader:
                 "advertise|cluster_advertise": put("advertise", as_text),
                 "no_advertise": put("has_advertise", lambda v: not as_flag(v)),
                 "connect_retries": put("connect_retries", as_integer),
-                "tls": tls,
+                "tls": put("tls", tls),
             },
             "cluster.",
             _UNSERVED_CLUSTER,

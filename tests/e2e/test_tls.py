@@ -200,3 +200,46 @@ def test_monitoring_by_https(make_server: Start, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=20, check=False,
     )  # fmt: skip
     assert found.stdout.strip() == "ok"
+
+
+def test_servers_meet_by_certificates(make_server: Start, run: Run, tmp_path: Path) -> None:
+    """Messages cross a link in TLS; monitoring says so; fresh certificates take a signal."""
+    authority = Authority(tmp_path)
+    port = free_port()
+
+    def member(name: str, listen: int, routes: str = "") -> ServerProcess:
+        pair = authority.issue(name)
+        server: ServerProcess = make_server(
+            is_jetstream=False,
+            extra=f"server_name: {name}\n"
+            f"cluster {{ name: c, listen: '127.0.0.1:{listen}', routes: [{routes}]\n"
+            f"  authorization {{ user: r, password: a-long-random-password }}\n"
+            f'  tls {{ {pair.block}, ca_file: "{authority.cert}", min_version: "1.3" }} }}',
+        )
+        server.launch()
+        server.wait_for_log("Server is ready")
+        return server
+
+    one = member("one", port)
+    authority.issue("one")  # a fresh one in its place
+    one.send(signal.SIGHUP)
+    one.wait_for_log("Reloaded server configuration")
+    two = member("two", free_port(), f"'nats://127.0.0.1:{port}'")
+
+    async def body() -> None:
+        left, right = await nats.connect(one.url), await nats.connect(two.url)
+        sub = await left.subscribe("a")
+        await left.flush()
+        while True:  # until the interest has crossed
+            await right.publish("a", b"hi")
+            try:
+                assert (await sub.next_msg(timeout=0.2)).data == b"hi"
+                break
+            except nats.errors.TimeoutError:
+                continue
+        cluster = document(two, "/varz")["cluster"]
+        assert cluster["tls_required"] and cluster["tls_verify"]
+        await left.close()
+        await right.close()
+
+    run(body())

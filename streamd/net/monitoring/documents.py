@@ -18,7 +18,7 @@ from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
 from streamd.config.duration_values import format_uptime
 from streamd.config.options import Options
-from streamd.config.tls_options import TLS_TIMEOUT_S
+from streamd.config.tls_options import TLS_TIMEOUT_S, TlsOptions
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE
 from streamd.net.monitoring.connz import Connz, sublist_stats
@@ -57,7 +57,8 @@ class Monitoring:
         self._cluster: Routes | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
-        self._certificate_end = _certificate_end(options)
+        self._certificate_end = _certificate_end(options.tls)
+        self._cluster_certificate_end = _certificate_end(options.cluster.tls)
         self._requests: dict[str, int] = {}
         self._cpu = _CpuMeter()
         self.is_ready = False
@@ -81,7 +82,8 @@ class Monitoring:
         self._options = options
         if self._js is not None:
             self._js.options = options
-        self._certificate_end = _certificate_end(options)
+        self._certificate_end = _certificate_end(options.tls)
+        self._cluster_certificate_end = _certificate_end(options.cluster.tls)
         self._config_ns = time.time_ns()
 
     def count_request(self, path: str) -> None:
@@ -201,7 +203,14 @@ class Monitoring:
         }
         if cluster.configured_urls:
             shown["urls"] = cluster.configured_urls
-        return shown | {"tls_timeout": 2, "pool_size": 1}
+        tls = self._options.cluster.tls
+        shown["tls_timeout"] = tls.timeout_s if tls is not None else TLS_TIMEOUT_S
+        if tls is not None:
+            shown |= {"tls_required": True, "tls_verify": True}
+        shown["pool_size"] = 1
+        if self._cluster_certificate_end is not None:
+            shown["tls_cert_not_after"] = self._cluster_certificate_end
+        return shown
 
     # --- /connz, /subsz ---------------------------------------------------------------------------
 
@@ -483,13 +492,13 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _certificate_end(options: Options) -> str | None:
+def _certificate_end(tls: TlsOptions | None) -> str | None:
     """Return when the server's own certificate expires; None: it shows none."""
-    if options.tls is None:
+    if tls is None:
         return None
     from streamd.net.tls.certificates import earliest_end
 
-    end = earliest_end(options.tls)
+    end = earliest_end(tls)
     return end.strftime("%Y-%m-%dT%H:%M:%SZ") if end is not None else None
 
 

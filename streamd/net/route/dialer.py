@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from streamd.config.cluster_options import LOOPBACK, RouteUrl, split_address
 from streamd.limits import (
@@ -19,6 +19,19 @@ from streamd.net.route.link import PeerLink
 from streamd.net.route.local_server import WILDCARDS, LocalServer
 from streamd.obs.server_log import Log
 from streamd.types import NodeId
+
+
+class Secure(Protocol):
+    """TLS of links that this server dials."""
+
+    def connect(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        up: asyncio.Future[None],
+    ) -> asyncio.Protocol:
+        """Return the protocol of a socket to `host`; `up` is done when that of `make` has begun,
+        or has a ConnectionError that says why not."""
 
 
 class Dialer:
@@ -38,7 +51,7 @@ class Dialer:
         self._make_link = make_link
         self._log = log
         self._loop = loop
-        self._tls: ssl.SSLContext | None = None
+        self._tls: Secure | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         urls = {url.address: url for url in local.options.routes}
@@ -46,7 +59,7 @@ class Dialer:
         self._implicit: dict[NodeId, DialTarget] = {}
         self._retries_max = max(local.options.connect_retries, PEER_GOSSIP_TRIES_MIN)
 
-    def start(self, tasks: asyncio.TaskGroup, tls: ssl.SSLContext | None) -> None:
+    def start(self, tasks: asyncio.TaskGroup, tls: Secure | None) -> None:
         """Begin to dial. The port this server listens on is known by now."""
         self._tasks = tasks
         self._tls = tls
@@ -178,9 +191,7 @@ class Dialer:
         link = self._make_link(target)
         try:
             async with asyncio.timeout(PEER_DIAL_S):
-                await self._loop.create_connection(
-                    lambda: link, target.url.host, target.url.port, ssl=self._tls
-                )
+                await self._connect(link, target.url.host, target.url.port)
         except (OSError, TimeoutError, ValueError) as err:  # ValueError: no name can be like that
             if not target.is_failing:  # once, until it works again
                 target.is_failing = True
@@ -194,6 +205,22 @@ class Dialer:
         if link.was_up:
             target.is_failing = False
         return link.was_up
+
+    async def _connect(self, link: PeerLink, host: str, port: int) -> None:
+        """Connect `link`. Raises OSError, TimeoutError, ValueError."""
+        loop, tls = self._loop, self._tls
+        if tls is None:
+            await loop.create_connection(lambda: link, host, port)
+            return
+        up: asyncio.Future[None] = loop.create_future()
+        transport, _ = await loop.create_connection(
+            lambda: tls.connect(lambda: link, host, up), host, port
+        )
+        try:
+            await up
+        except BaseException:
+            transport.abort()
+            raise
 
     def _is_own_address(self, target: DialTarget) -> bool:
         own_host, own_port = self._local.host, self._local.port

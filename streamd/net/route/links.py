@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from streamd.config.cluster_options import ClusterOptions, join_address
 from streamd.config.options import Options
@@ -27,8 +28,9 @@ from streamd.net.route.link_table import LinkTable
 from streamd.net.route.local_server import LocalServer
 from streamd.net.route.peer_dispatch import PeerDispatch
 from streamd.net.route.remote_messages import OnNode, TakeNote
-from streamd.net.route.route_tls import PeerTls
 from streamd.net.sockets import serve
+from streamd.net.tls.facts import TlsFault
+from streamd.net.tls.handshakes import Handshakes
 from streamd.node.ports import Clock, Done, PeerHandler
 from streamd.obs.server_log import Log
 from streamd.protocol import peer_schemas
@@ -36,6 +38,9 @@ from streamd.protocol.node_hello import Hello
 from streamd.protocol.peer_frames import RaftMessage
 from streamd.protocol.peer_schemas import MalformedArgs
 from streamd.types import NodeId, Uid
+
+if TYPE_CHECKING:
+    from streamd.net.route.route_tls import PeerTls
 
 
 class ClusterLinks:
@@ -50,6 +55,7 @@ class ClusterLinks:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         server_id: str = "",
+        handshakes: Handshakes | None = None,
     ) -> None:
         self.local = LocalServer(
             options.cluster, server_name=server_name, server_id=server_id, clock=clock
@@ -58,6 +64,7 @@ class ClusterLinks:
         self.tls: PeerTls | None = None
         self._log = log
         self._loop = loop
+        self._handshakes = handshakes or Handshakes()
         self._dialer = Dialer(self.local, self._has_link, self._make_link, log, loop)
         self.table = LinkTable(self.local, self._dialer, self, log)
         self._up = self.table.up
@@ -79,19 +86,18 @@ class ClusterLinks:
         options, local = self.local.options, self.local
         if options.port > 65535:  # uvloop would take it modulo 65536
             raise OverflowError(options.port)
-        self.tls = PeerTls(options.tls) if options.tls is not None else None
+        self.tls = self._make_tls(options)
         await local.prepare_key(None)
         self._server = await serve(
             self._loop,
-            lambda: self._make_link(None),
+            self._accept,
             options.host,
             options.port,
-            ssl=self.tls.server if self.tls is not None else None,
         )
         local.port = self._server.sockets[0].getsockname()[1]
         self._log.info(f"Listening for route connections on {join_address(local.host, local.port)}")
         self._is_started = True
-        self._dialer.start(tasks, self.tls.client if self.tls is not None else None)
+        self._dialer.start(tasks, self.tls)
         self._beat()
 
     async def close(self) -> None:
@@ -103,6 +109,23 @@ class ClusterLinks:
         if self._server is not None:
             self._server.close()
         await self.table.close()
+
+    def _make_tls(self, options: ClusterOptions) -> PeerTls | None:
+        if options.tls is None:
+            return None
+        # OpenSSL and certificates cost a tenth of a second, which a cluster in clear saves.
+        from streamd.net.route.route_tls import PeerTls
+
+        return PeerTls(options, self._handshakes, self._loop, self._report_no_tls)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if self.tls is None:
+            return self._make_link(None)
+        return self.tls.accept(lambda: self._make_link(None))
+
+    def _report_no_tls(self, address: str, fault: TlsFault) -> None:
+        log = self._log.error if fault.is_certificate else self._log.debug
+        log(f"{address} - TLS route handshake error: {fault.text}")
 
     def _make_link(self, target: DialTarget | None) -> PeerLink:
         return PeerLink(target, self.local, self.table, self.dispatch, self._loop)
@@ -212,6 +235,8 @@ class ClusterLinks:
         assert self._is_started
         self.local.options = options
         self._dialer.change(options.routes)
+        if self.tls is not None:
+            self.tls.change_routes([url.host for url in options.routes])
 
     def set_client_urls(self, urls: list[str]) -> None:
         """Tell others where clients of this server connect."""

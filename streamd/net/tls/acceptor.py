@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from streamd.config.cluster_options import join_address
 from streamd.config.tls_options import TlsOptions
-from streamd.net.tls.context import server_context
+from streamd.net.sockets import peer_address
+from streamd.net.tls.ssl_contexts import server_context
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.net.tls.handshakes import Handshakes
 from streamd.net.tls.transport import NO_TLS, TlsTransport
@@ -16,6 +18,9 @@ TO_HTTP: Final = (
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 )
 """Answer to a browser that comes without TLS."""
+
+NOT_WANTED = TlsFault("certificate not pinned, or not of a known server", is_certificate=True)
+"""The fault of a certificate that is valid and not wanted."""
 
 Make = Callable[[], asyncio.BaseProtocol]
 
@@ -31,10 +36,11 @@ class TlsAcceptor:
         waiting_max: int,
         is_wanted: Callable[[TlsFacts], bool] = lambda facts: True,
         to_plain: bytes = b"",
+        report: Callable[[str, TlsFault], None] = lambda address, fault: None,
     ) -> None:
         """`waiting_max`: handshakes at a time, beyond which connections end at once.
-        `is_wanted` judges the other side's certificates, `to_plain` is said to who speaks no TLS.
-        Raises ConfigError."""
+        `is_wanted` judges the other side's certificates, `to_plain` is said to who speaks no TLS;
+        `report` takes the other side's address, and why there is no TLS. Raises ConfigError."""
         self.context = server_context(tls)
         self.timeout_s = tls.timeout_s
         self.handshakes = handshakes
@@ -42,6 +48,7 @@ class TlsAcceptor:
         self.waiting_count = 0
         self.is_wanted = is_wanted
         self.to_plain = to_plain
+        self.report = report
 
     def renew(self, tls: TlsOptions) -> None:
         """Use `tls` for connections to come; those that are up stay. Raises ConfigError, and then
@@ -84,10 +91,13 @@ class _Accepted(asyncio.Protocol):
         acceptor, channel = self._acceptor, self._channel
         assert channel is not None
         acceptor.waiting_count -= 1
+        address = join_address(*peer_address(self._raw))
         if isinstance(result, TlsFault):
+            acceptor.report(address, result)
             if result is NO_TLS and acceptor.to_plain:
                 self._raw.write(acceptor.to_plain)
         elif not acceptor.is_wanted(result):
+            acceptor.report(address, NOT_WANTED)
             channel.close()
         else:
             protocol = self._make()

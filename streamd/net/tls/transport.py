@@ -41,7 +41,7 @@ class _State(enum.Enum):
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Server's end of TLS on `raw`.
+    """End of TLS on `raw`.
 
     The protocol that `set_protocol` names is told of the end of the socket; plain bytes come to it
     once TLS is up.
@@ -54,8 +54,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         handshakes: Handshakes,
         loop: asyncio.AbstractEventLoop,
         on_result: Callable[[TlsFacts | TlsFault], None],
+        host: str = "",
     ) -> None:
-        """`on_result` is called once, with facts or the reason why not; after a fault the raw
+        """`host` is the name of the other side, if this side dialed it: then it is the server.
+
+        `on_result` is called once, with facts or the reason why not; after a fault the raw
         transport is closed. It is not called if the transport is closed before that."""
         super().__init__()
         self._raw = raw
@@ -63,7 +66,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._loop = loop
         self._on_result = on_result
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_dialer = bool(host)
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=not host,
+            server_hostname=host or None,
+        )
         self._protocol: asyncio.Protocol | None = None
         self._facts: TlsFacts | None = None
         self._state = _State.HANDSHAKE
@@ -77,6 +86,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._timer = self._loop.call_later(timeout_s, self._on_timeout)
         if data:
             self.data_received(data)
+        elif self._is_dialer:
+            self._step()
 
     # --- protocol of the raw transport ------------------------------------------------------------
 
@@ -113,7 +124,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _step(self) -> None:
         """Go on with what has come, on another thread; the socket waits."""
-        if not self._is_begun and self._received[0][0] != HANDSHAKE_RECORD:
+        is_first = not (self._is_begun or self._is_dialer)
+        if is_first and self._received[0][0] != HANDSHAKE_RECORD:
             # Said without a word of TLS to somebody who would not understand it.
             self._fail(NO_TLS)
             return

@@ -90,6 +90,7 @@ def test_without_routes_jetstream_stands_alone(tmp_path: Path) -> None:
          "Cluster authorization does not allow multiple users"),
         ("cluster { authorization { user: a, password: '$2a$11$abc' } }", "must be plain text"),
         ("cluster { tls { ca_file: x } }", "missing 'cert_file' or 'key_file'"),
+        ("cluster { tls { cert_file: x } }", "missing 'key_file'"),
         ("cluster { foo: 1 }", 'unknown field "foo"'),
         ("max_payload: 67108865, max_pending: 67108865, cluster { port: 1 }",
          "max_payload (67108865) cannot be higher than 67108864 in a cluster"),

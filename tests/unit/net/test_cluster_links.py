@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import ipaddress
 import shutil
 import socket
 import subprocess
@@ -17,10 +18,12 @@ from typing import Any
 
 import pytest
 import uvloop
+from cryptography import x509
 
 from streamd import limits
-from streamd.config.cluster_options import ClusterOptions, ClusterTls, RouteUrl
+from streamd.config.cluster_options import ClusterOptions, RouteUrl
 from streamd.config.options import Options
+from streamd.config.tls_options import CertificatePair, TlsOptions
 from streamd.errors import (
     BAD_REQUEST,
     CLUSTER_NOT_AVAIL,
@@ -36,6 +39,7 @@ from streamd.obs.server_log import Log
 from streamd.protocol import peer_frames, route_proof
 from streamd.raft.messages import Append, TimeoutNow
 from streamd.types import Entry
+from tests.certificates import Authority, Pair
 
 
 class Handler:
@@ -909,7 +913,7 @@ needs_openssl = pytest.mark.skipif(
 )
 
 
-def certificate(directory: Path) -> ClusterTls:
+def certificate(directory: Path) -> TlsOptions:
     """A new one, which is its own authority."""
     cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
     subprocess.run(
@@ -918,7 +922,7 @@ def certificate(directory: Path) -> ClusterTls:
          "-addext", "subjectAltName=IP:127.0.0.1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    return ClusterTls(cert, key, cert)
+    return TlsOptions((CertificatePair(cert, key),), ca_file=cert)
 
 
 @needs_openssl
@@ -928,14 +932,14 @@ async def test_certificates_are_read_anew(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
     async with bed() as make:
         a = await make("a", tls=tls, password="p").start()
-        old_key = Path(tls.key_file).read_bytes()
+        old_key = Path(tls.certificates[0].key_file).read_bytes()
         certificate(tmp_path)
-        new_key = Path(tls.key_file).read_bytes()
-        Path(tls.key_file).write_bytes(old_key)
+        new_key = Path(tls.certificates[0].key_file).read_bytes()
+        Path(tls.certificates[0].key_file).write_bytes(old_key)
         assert a.cluster.tls is not None
-        with pytest.raises(ConfigError, match=r"cluster tls: .*key.pem"):
+        with pytest.raises(ConfigError, match="private key does not match public key"):
             a.cluster.tls.read_anew()
-        Path(tls.key_file).write_bytes(new_key)
+        Path(tls.certificates[0].key_file).write_bytes(new_key)
         a.cluster.tls.read_anew()
         b = await make("b", routes=(a.url,), tls=tls, password="p").start()
         await b.until_up("a")
@@ -943,8 +947,66 @@ async def test_certificates_are_read_anew(tmp_path: Path) -> None:
 
 async def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     async with bed() as make:
-        with pytest.raises(ConfigError, match=r"cluster tls: No such file .*/nowhere.pem"):
-            await make("a", tls=ClusterTls(f"{tmp_path}/nowhere.pem", "key.pem")).start()
+        with pytest.raises(ConfigError, match=r"open .*/nowhere.pem: no such file"):
+            pair = CertificatePair(f"{tmp_path}/nowhere.pem", "key.pem")
+            await make("a", tls=TlsOptions((pair,))).start()
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "is_let_in"),
+    [
+        ({}, (), True),
+        ({"pinned_certs": frozenset({"ab" * 32})}, (), False),
+        ({"checks_known_urls": True}, ("known.test",), True),
+        ({"checks_known_urls": True}, ("*.test",), True),
+        ({"checks_known_urls": True}, ("other.test",), False),
+        ({"is_mapping": True}, ("router",), True),
+        ({"is_mapping": True}, ("known.test",), False),
+    ],
+)
+async def test_a_server_is_known_by_its_certificate(
+    tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...], is_let_in: bool
+) -> None:
+    """Pinned keys, names of configured routes, the cluster's user: who dials must have them."""
+    authority = Authority(tmp_path)
+    own = authority.issue("own")
+    subject = [x509.DNSName(name) for name in (*names, "localhost")]
+    other = authority.issue(
+        "other", "CN=x", [*subject, x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
+
+    def tls(pair: Pair, **more: Any) -> TlsOptions:
+        files = (CertificatePair(pair.cert, pair.key),)
+        return TlsOptions(files, ca_file=authority.cert, **more)
+
+    async with bed() as make:
+        routes = (RouteUrl("known.test", 1),)
+        common = {"username": "router", "password": "p"}
+        a = await make("a", tls=tls(own, **settings), routes=routes, **common).start()
+        b = await make("b", tls=tls(other), routes=(a.url,), **common).start()
+        if is_let_in:
+            await b.until_up("a")
+        else:
+            await a.until_logged("certificate not pinned, or not of a known server")
+            assert b.cluster.nodes() == []
+
+
+async def test_a_server_dials_only_pinned_keys(tmp_path: Path) -> None:
+    """The log of who dials says why there is no link."""
+    authority = Authority(tmp_path)
+    one, two = authority.issue("one"), authority.issue("two")
+
+    def tls(pair: Pair, *pins: str) -> TlsOptions:
+        files = (CertificatePair(pair.cert, pair.key),)
+        return TlsOptions(files, ca_file=authority.cert, pinned_certs=frozenset(pins))
+
+    async with bed() as make:
+        a = await make("a", tls=tls(one), password="p").start()
+        b = await make("b", tls=tls(two, two.pin), routes=(a.url,), password="p").start()
+        await b.until_logged("certificate not pinned")
+        c = await make("c", tls=tls(two, one.pin), routes=(a.url,), password="p").start()
+        await c.until_up("a")
+        assert b.cluster.nodes() == []
 
 
 @needs_openssl

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from streamd.config.tls_options import CertificatePair, TlsOptions
 from streamd.errors import ConfigError
-from streamd.net.tls.context import client_context, server_context
+from streamd.net.tls.ssl_contexts import client_context, server_context
 from tests.certificates import Authority, Pair
 
 
