@@ -19,9 +19,9 @@ from collections.abc import Callable
 from streamd.config.tls_options import TlsOptions
 from streamd.net.client.entrance import Entering
 from streamd.net.tls.connection_rate import ConnectionRate
-from streamd.net.tls.ssl_contexts import server_context
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.net.tls.handshakes import Handshakes
+from streamd.net.tls.ssl_contexts import server_context
 from streamd.net.tls.transport import HANDSHAKE_RECORD, TlsTransport
 
 _NOT_PINNED = TlsFault("certificate not pinned", is_certificate=True)

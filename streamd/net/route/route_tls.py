@@ -13,9 +13,9 @@ from streamd.config.tls_options import TlsOptions
 from streamd.limits import PEER_HANDSHAKES_MAX
 from streamd.net.tls.acceptor import NOT_WANTED, Make, TlsAcceptor
 from streamd.net.tls.certificates import covers_host
-from streamd.net.tls.ssl_contexts import client_context
 from streamd.net.tls.facts import PeerCertificate, TlsFacts, TlsFault
 from streamd.net.tls.handshakes import Handshakes
+from streamd.net.tls.ssl_contexts import client_context
 from streamd.net.tls.transport import TlsTransport
 
 

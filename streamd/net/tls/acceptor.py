@@ -9,9 +9,9 @@ from typing import Final, cast
 from streamd.config.cluster_options import join_address
 from streamd.config.tls_options import TlsOptions
 from streamd.net.sockets import peer_address
-from streamd.net.tls.ssl_contexts import server_context
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.net.tls.handshakes import Handshakes
+from streamd.net.tls.ssl_contexts import server_context
 from streamd.net.tls.transport import NO_TLS, TlsTransport
 
 TO_HTTP: Final = (
