@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
 
 from streamd.config.options import Options, User
 from streamd.config.tls_options import TlsOptions
@@ -161,7 +160,7 @@ def _describe_tls(old: TlsOptions | None, new: TlsOptions | None) -> list[str]:
     return found
 
 
-def _verb(before: Any, after: Any) -> str:
+def _verb(before: object, after: object) -> str:
     if not before:
         return "set"
     return "changed" if after else "removed"
@@ -177,7 +176,7 @@ def _plain(attribute: str) -> str:
     return attribute.removeprefix("is_").removeprefix("has_").removesuffix("_ns")
 
 
-def _text(key: str, value: Any) -> str:
+def _text(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and key.endswith(("interval", "deadline", "duration", "period")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from streamd.config import reader
 from streamd.config.cluster_options import join_address, parse_cluster_url, parse_routes
@@ -106,6 +106,10 @@ class UsageError(ConfigError):
     """A command line that cannot be understood: the usage text should follow the message."""
 
 
+FlagValue: TypeAlias = str | int | bool
+_Apply: TypeAlias = Callable[[Options, FlagValue], None]
+
+
 @dataclass(slots=True)
 class CommandLine:
     """Settings of the command line, before the configuration file is read."""
@@ -115,41 +119,42 @@ class CommandLine:
     is_test: bool = False  # -t: check the configuration and exit
     signal: str = ""  # -sl: `signal[=pid]`
     config_file: str = ""
-    settings: list[tuple[str, Any]] = field(default_factory=list)  # canonical flag, value
+    settings: list[tuple[str, FlagValue]] = field(default_factory=list)  # canonical flag, value
     rest: list[str] = field(default_factory=list)
 
 
-def _set(*attributes: str) -> Callable[[Options, Any], None]:
-    def apply(options: Options, value: Any) -> None:
+def _set(*attributes: str) -> _Apply:
+    def apply(options: Options, value: FlagValue) -> None:
         for attribute in attributes:
             setattr(options, attribute, value)
 
     return apply
 
 
-def _set_accept_loss(options: Options, value: Any) -> None:
+def _set_accept_loss(options: Options, value: FlagValue) -> None:
     options.accepts_loss = bool(value)
     options.is_dry_run = value == _DRY_RUN
 
 
-def _set_jetstream(attribute: str) -> Callable[[Options, Any], None]:
+def _set_jetstream(attribute: str) -> _Apply:
     return lambda options, value: setattr(options.jetstream, attribute, value)
 
 
-def _set_cluster(attribute: str, convert: Callable[[Any], Any]) -> Callable[[Options, Any], None]:
-    def apply(options: Options, value: Any) -> None:
-        options.cluster = replace(options.cluster, **{attribute: convert(value)})
+def _set_cluster(attribute: str, convert: Callable[[FlagValue], object]) -> _Apply:
+    def apply(options: Options, value: FlagValue) -> None:
+        change: dict[str, Any] = {attribute: convert(value)}
+        options.cluster = replace(options.cluster, **change)
 
     return apply
 
 
-def _set_cluster_url(options: Options, url: str) -> None:
+def _set_cluster_url(options: Options, url: FlagValue) -> None:
     """Lay the command line's address over the file's; its credentials replace the file's."""
     options.cluster_place = ("", 0, 0)
     if not url:
         options.cluster = replace(options.cluster, port=0)
         return
-    host, port, username, password = parse_cluster_url(url)
+    host, port, username, password = parse_cluster_url(str(url))
     options.cluster = replace(
         options.cluster, host=host, port=port, username=username, password=password
     )
@@ -158,7 +163,7 @@ def _set_cluster_url(options: Options, url: str) -> None:
 # name -> (aliases, kind, what it does to the options). None: it is not about them, or not served.
 _TEXT, _NUMBER, _BOOLEAN = "text", "number", "boolean"
 _DRY_RUN = "dry-run"
-_FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
+_FLAGS: dict[str, tuple[str, str, _Apply | None]] = {
     "addr": ("a addr net host", _TEXT, _set("host")),
     "port": ("p port", _NUMBER, _set("port")),
     "server_name": ("n name server_name", _TEXT, _set("server_name")),
@@ -192,7 +197,7 @@ _FLAGS: dict[str, tuple[str, str, Callable[[Options, Any], None] | None]] = {
     "user": ("user", _TEXT, _set("username")),
     "pass": ("pass", _TEXT, _set("password")),
     "auth": ("auth", _TEXT, _set("token")),
-    "routes": ("routes", _TEXT, _set_cluster("routes", parse_routes)),
+    "routes": ("routes", _TEXT, _set_cluster("routes", lambda text: parse_routes(str(text)))),
     "cluster": ("cluster cluster_listen", _TEXT, _set_cluster_url),
     "cluster_name": ("cluster_name", _TEXT, _set_cluster("name", str)),
     "cluster_advertise": ("cluster_advertise", _TEXT, _set_cluster("advertise", str)),
@@ -255,7 +260,7 @@ def parse(arguments: list[str]) -> CommandLine:
     return line
 
 
-def _convert(kind: str, name: str, text: str) -> Any:
+def _convert(kind: str, name: str, text: str) -> FlagValue:
     if _BY_NAME[name][0] == "accept_loss" and text == _DRY_RUN:
         return text
     if kind is _BOOLEAN:
@@ -270,17 +275,17 @@ def _convert(kind: str, name: str, text: str) -> Any:
     return text
 
 
-def _take(line: CommandLine, name: str, value: Any) -> None:
+def _take(line: CommandLine, name: str, value: FlagValue) -> None:
     if name == "help" or name == "help_tls":
-        line.wants_help = value
+        line.wants_help = bool(value)
     elif name == "version":
-        line.wants_version = value
+        line.wants_version = bool(value)
     elif name == "t":
-        line.is_test = value
+        line.is_test = bool(value)
     elif name == "signal":
-        line.signal = value
+        line.signal = str(value)
     elif name == "config":
-        line.config_file = value
+        line.config_file = str(value)
     else:
         line.settings.append((name, value))
 

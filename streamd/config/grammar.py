@@ -12,20 +12,23 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeAlias, Union
 
 from streamd.errors import ConfigError, ConfigSyntaxError
 from streamd.limits import CONFIG_DEPTH_MAX
 
 Reader = Callable[[str], str]
+Scalar: TypeAlias = str | int | float | bool
+Raw: TypeAlias = Union[Scalar, "list[Value]", "dict[str, Value]"]
+Plain: TypeAlias = Union[Scalar, "list[Plain]", "dict[str, Plain]"]
 
 
 class Value:
-    """A value of the tree: `raw` is a str, int, float, bool, list[Value] or dict[str, Value]."""
+    """A value of the tree: a scalar, a list or a block."""
 
     __slots__ = ("col", "file", "is_referred_to", "key", "line", "raw")
 
-    def __init__(self, raw: Any, file: str, line: int, col: int) -> None:
+    def __init__(self, raw: Raw, file: str, line: int, col: int) -> None:
         self.raw = raw
         self.file = file
         self.line = line
@@ -37,7 +40,7 @@ class Value:
         """Return (not raise) an error that names this value's place."""
         return ConfigError(text, self.file, self.line, self.col)
 
-    def plain(self) -> Any:
+    def plain(self) -> Plain:
         """Return the value as ordinary lists, dicts and scalars, without places."""
         if isinstance(self.raw, dict):
             return {key: value.plain() for key, value in self.raw.items()}
@@ -107,8 +110,9 @@ class _Parser:
         self._expanding: frozenset[str] = frozenset()
 
     def document(self) -> Value:
-        root = Value({}, self._file, 1, 1)
-        self._fill(root.raw)
+        members: dict[str, Value] = {}
+        root = Value(members, self._file, 1, 1)
+        self._fill(members)
         return root
 
     def _fill(self, into: dict[str, Value]) -> None:
@@ -141,7 +145,7 @@ class _Parser:
         before = self._text.count("\n", 0, position)
         return before + 1, position - self._text.rfind("\n", 0, position)
 
-    def _value(self, raw: Any, position: int) -> Value:
+    def _value(self, raw: Raw, position: int) -> Value:
         return Value(raw, self._file, *self._place(position))
 
     def _error(self, text: str, position: int | None = None) -> ConfigError:
@@ -273,9 +277,10 @@ class _Parser:
 
     def _map(self) -> Value:
         self._nested()
-        found = self._value({}, self._position)
+        members: dict[str, Value] = {}
+        found = self._value(members, self._position)
         self._position += 1
-        self._scopes.append(found.raw)
+        self._scopes.append(members)
         while True:
             self._skip_blanks(newlines=True, others=";,")
             char = self._peek()
@@ -284,7 +289,7 @@ class _Parser:
             if char == "}":
                 self._position += 1
                 break
-            self._member(found.raw)
+            self._member(members)
             self._end_of_value("}", 'Expected a map value terminator "," or a map terminator "}"')
         self._scopes.pop()
         self._depth -= 1
@@ -292,7 +297,8 @@ class _Parser:
 
     def _array(self) -> Value:
         self._nested()
-        found = self._value([], self._position)
+        elements: list[Value] = []
+        found = self._value(elements, self._position)
         self._position += 1
         while True:
             self._skip_blanks(newlines=True)
@@ -304,7 +310,7 @@ class _Parser:
                 break
             if char == ",":
                 raise self._error("Unexpected array value terminator ','.")
-            found.raw.append(self._any_value())
+            elements.append(self._any_value())
             self._end_of_value(
                 "]", 'Expected an array value terminator "," or an array terminator "]"'
             )
@@ -388,14 +394,16 @@ class _Parser:
             raise self._mistake(f"variable reference cycle for '{name}' on line {line}", start)
         inner = _Parser(f"{name} = {self._environ[name]}", self._file, self._environ, self._read)
         inner._expanding = self._expanding | {name}
+        members: dict[str, Value] = {}
         try:
-            found = inner.document().raw[name]
+            inner._fill(members)
+            found = members[name]
         except ConfigError as err:
             raise self._mistake(f"variable '{name}' has a bad value: {err.text}", start) from err
         return self._value(found.raw, start)
 
 
-def _scalar(word: str) -> Any:
+def _scalar(word: str) -> Scalar:
     """Interpret a bare word: number, size, boolean, else a string."""
     if _INTEGER.match(word):
         return int(word)
@@ -403,7 +411,8 @@ def _scalar(word: str) -> Any:
         return _BOOLEANS[lowered]
     if match := _SIZE.match(word):
         count, unit, binary = match.groups()
-        return int(count) * (1024 if binary else 1000) ** _POWERS[unit.lower()]
+        scale: int = (1024 if binary else 1000) ** _POWERS[unit.lower()]
+        return int(count) * scale
     if _FLOAT.match(word):
         return float(word)
     return word

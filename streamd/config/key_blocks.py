@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from streamd.config.duration_values import parse_duration
 from streamd.config.grammar import Value
@@ -12,6 +12,7 @@ from streamd.config.values import as_flag, as_integer, as_members, as_text, unkn
 from streamd.durations import SECOND_NS
 
 Setter = Callable[[Value], None]
+Item = TypeVar("Item")
 
 
 class Unserved(NamedTuple):
@@ -31,12 +32,12 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def put_on(target: object, attribute: str, convert: Callable[[Value], Any]) -> Setter:
+def put_on(target: object, attribute: str, convert: Callable[[Value], object]) -> Setter:
     """Return a setter of an attribute of `target`."""
     return lambda v: setattr(target, attribute, convert(v))
 
 
-def put_in(target: dict[str, Any], key: str, convert: Callable[[Value], Any]) -> Setter:
+def put_in(target: dict[str, Item], key: str, convert: Callable[[Value], Item]) -> Setter:
     """Return a setter of a member of `target`."""
     return lambda v: target.__setitem__(key, convert(v))
 

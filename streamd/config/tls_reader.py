@@ -262,10 +262,12 @@ def _pins(value: Value) -> frozenset[str]:
         raise value.error(
             f"error parsing tls config, expected 'pinned_certs' to be a list of {what}"
         )
+    pins: list[str] = []
     for entry in value.raw:
         if not isinstance(entry.raw, str) or not _PIN.match(entry.raw):
             raise entry.error(
                 f"error parsing tls config, 'pinned_certs' key {plain_text(entry)} does not look"
                 f" like {what}"
             )
-    return frozenset(entry.raw.lower() for entry in value.raw)
+        pins.append(entry.raw.lower())
+    return frozenset(pins)

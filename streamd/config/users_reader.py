@@ -123,7 +123,9 @@ class UsersReader:
         named = members.get("system_account") or members.get("system")
         system = as_text(named) if named else SYSTEM_ACCOUNT
         decided = OPERATORS | {"authorization", "no_auth_user", "trusted_keys", "trusted"}
-        return accounts is not None and set(accounts.raw) == {system} and not decided & set(members)
+        if accounts is None or decided & set(members):
+            return False
+        return as_members(accounts, "accounts").keys() == {system}
 
     def _users(self, value: Value, account: str) -> list[User]:
         return [user for entry in as_list(value) if (user := self._user(entry, account))]

@@ -12,11 +12,12 @@ log, or comes from a leader, is always looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, Final
+from collections.abc import Callable, Container, Sequence
+from typing import Final, TypeGuard
 
 from streamd import errors
 from streamd.machine import commands
+from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import sample_percent
@@ -24,7 +25,7 @@ from streamd.machine.rfc3339 import parse_ns
 from streamd.machine.streams.retention import Limits
 from streamd.types import Entry
 
-Check = Callable[[Any], bool]
+Check = Callable[[object], bool]
 
 IGNORED: Final[Command] = [0]
 """What `Entry.command` is of an entry that `admit` made a no-op: no kind is 0."""
@@ -70,7 +71,7 @@ def _has_field_count(command: Command) -> bool:
     return least < len(command) <= len(checks) + 1
 
 
-def why_malformed(command: Any, known: Container[int]) -> str:
+def why_malformed(command: object, known: Container[int]) -> str:
     """Return why `command` can't be applied by who applies kinds `known`; "": it can."""
     if not _is_list(command) or not command or type(command[0]) is not int:
         return "no command"
@@ -89,27 +90,27 @@ def why_malformed(command: Any, known: Container[int]) -> str:
 # --- fields -------------------------------------------------------------------------------------
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
     return type(value) is list or type(value) is tuple
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return type(value) is int
 
 
-def _is_uint(value: Any) -> bool:
+def _is_uint(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return type(value) is str and value != ""
 
 
-def _is_any(value: Any) -> bool:
+def _is_any(value: object) -> bool:
     return True
 
 
@@ -118,7 +119,7 @@ def _list_of(check: Check) -> Check:
 
 
 def _row_of(*checks: Check) -> Check:
-    def is_row(value: Any) -> bool:
+    def is_row(value: object) -> bool:
         return (
             _is_list(value)
             and len(value) == len(checks)
@@ -137,12 +138,12 @@ _is_names: Final = _list_of(_is_name)
 _is_delivered: Final = _list_of(_row_of(_is_uint, _is_uint, _is_uint, _is_any))
 
 
-def _are_ranges(value: Any) -> bool:
-    return _is_uints(value) and len(value) % 2 == 0
+def _are_ranges(value: object) -> bool:
+    return _is_list(value) and _is_uints(value) and len(value) % 2 == 0
 
 
-def _are_msgs(value: Any) -> bool:
-    if not _is_list(value) or not value:
+def _are_msgs(value: object) -> bool:
+    if not (type(value) is list or type(value) is tuple) or not value:
         return False
     try:  # on the way of every message that a replica takes from its leader
         for subject, headers, payload in value:
@@ -200,15 +201,23 @@ _CONSUMER_FIELDS: Final[dict[str, Check]] = {
 }
 
 
-def _has_fields(config: Any, fields: dict[str, Check]) -> bool:
+def _has_fields(config: object, fields: dict[str, Check]) -> bool:
     return type(config) is dict and all(
         type(key) is str and (key not in fields or fields[key](value))
         for key, value in config.items()
     )
 
 
-def _is_stream_config(config: Any) -> bool:
-    if not _has_fields(config, _STREAM_FIELDS) or not _is_name(config.get("name")):
+def _has_stream_fields(config: object) -> TypeGuard[StreamConfig]:
+    return _has_fields(config, _STREAM_FIELDS)
+
+
+def _has_consumer_fields(config: object) -> TypeGuard[ConsumerConfig]:
+    return _has_fields(config, _CONSUMER_FIELDS)
+
+
+def _is_stream_config(config: object) -> bool:
+    if not _has_stream_fields(config) or not _is_name(config.get("name")):
         return False
     try:
         Limits(config)  # what every replica reads of it
@@ -217,13 +226,13 @@ def _is_stream_config(config: Any) -> bool:
     return True
 
 
-def _is_consumer_config(config: Any) -> bool:
-    if not _has_fields(config, _CONSUMER_FIELDS):
+def _is_consumer_config(config: object) -> bool:
+    if not _has_consumer_fields(config):
         return False
     try:
-        for key in ("opt_start_time", "pause_until"):
-            if config.get(key):
-                parse_ns(config[key])
+        for moment in (config.get("opt_start_time"), config.get("pause_until")):
+            if moment:
+                parse_ns(moment)
         sample_percent(config.get("sample_freq", ""))
     except ValueError:
         return False

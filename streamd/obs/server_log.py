@@ -11,8 +11,9 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 
 # What a rotation adds to the name of the file. What else begins like it (s.log.gz) is not ours.
 _BACKUP = re.compile(r"\.\d{4}(\.\d\d){5}\.\d{9}", re.ASCII)
@@ -84,27 +85,27 @@ class Log:
         self.has_time, self._is_utc = has_time, is_utc
         self._limit, self._files_max = size_limit, files_max
 
-    def info(self, text: str, **fields: Any) -> None:
+    def info(self, text: str, **fields: object) -> None:
         """A change of state that an operator acts on."""
         self._write("INF", text, fields)
 
-    def warning(self, text: str, **fields: Any) -> None:
+    def warning(self, text: str, **fields: object) -> None:
         """Something is degraded."""
         self._write("WRN", text, fields)
 
-    def error(self, text: str, **fields: Any) -> None:
+    def error(self, text: str, **fields: object) -> None:
         """Something stopped."""
         self._write("ERR", text, fields)
 
-    def fatal(self, text: str, **fields: Any) -> None:
+    def fatal(self, text: str, **fields: object) -> None:
         """The reason why the process ends; the caller ends it."""
         self._write("FTL", text, fields)
 
-    def debug(self, text: str, **fields: Any) -> None:
+    def debug(self, text: str, **fields: object) -> None:
         if self.is_debug:
             self._write("DBG", text, fields)
 
-    def trace(self, text: str, **fields: Any) -> None:
+    def trace(self, text: str, **fields: object) -> None:
         if self.is_trace:
             self._write("TRC", text, fields)
 
@@ -128,12 +129,12 @@ class Log:
         self._file = opened
         self._size = os.fstat(opened.fileno()).st_size
 
-    def _write(self, level: str, text: str, fields: dict[str, Any]) -> None:
+    def _write(self, level: str, text: str, fields: Mapping[str, object]) -> None:
         self._put(level, text, fields)
         if self._file is not None and 0 < self._limit < self._size:
             self._rotate()
 
-    def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
+    def _put(self, level: str, text: str, fields: Mapping[str, object]) -> None:
         stamp = ""
         if self.has_time:
             now = time.time()
@@ -182,7 +183,7 @@ class Log:
             os.unlink(os.path.join(directory, name))
 
 
-def _field(value: Any) -> str:
+def _field(value: object) -> str:
     """A value as text: quoted when it would not read as one word."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")

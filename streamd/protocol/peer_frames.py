@@ -101,11 +101,11 @@ def encode_raft(uid: Uid, messages: Iterable[Message]) -> bytes:
     Of entries only term, chain and data leave: tag and command are the proposer's.
     """
     frames: list[bytes] = []
-    packed: list[Any] = []
+    packed: list[tuple[object, ...]] = []
     size = 0
     for message in messages:
         if type(message) is Append:
-            entries: list[Any] = []
+            entries: list[int | bytes] = []
             for entry in message.entries:
                 data = entry.data
                 entries += (entry.term, entry.chain, data)
@@ -204,7 +204,7 @@ def raft_of(received: Frame) -> tuple[Uid, list[Message]]:
     return received[1], messages
 
 
-def check_hello(received: Frame) -> dict[str, Any]:
+def check_hello(received: Frame) -> dict[str, object]:
     """Return the facts of a peer's first frame. Raises ProtocolError that says why it won't do."""
     if received[0] != HELLO:
         raise ProtocolError(f"{_NAMES[received[0]]} before HELLO")
@@ -251,7 +251,7 @@ def _check_fields(received: Frame, types: list[type]) -> None:
             raise ProtocolError(f"{name}: a {type(field).__name__} instead of a {wanted.__name__}")
 
 
-_Decoder = Callable[[list[Any]], Any]
+_Decoder = Callable[[list[object]], Message]
 
 
 def _append_of(item: list[Any]) -> Append:
@@ -276,7 +276,7 @@ def _append_of(item: list[Any]) -> Append:
     return Append(term, prev_index, prev_term, prev_chain, entries, commit)
 
 
-def _fields_of(cls: type) -> Callable[[Any], Sequence[Any]]:
+def _fields_of(cls: type) -> Callable[[Message], Sequence[object]]:
     """Make the function that takes a message apart: its slots in order, as one tuple."""
     slots: tuple[str, ...] = tuple(cls.__slots__)  # type: ignore[attr-defined]
     if len(slots) == 1:  # attrgetter of one name gives no tuple
@@ -293,7 +293,7 @@ def _decoder_of(cls: type) -> _Decoder:
     types = [list if hints[name] is Membership else hints[name] for name in cls.__slots__]  # type: ignore[attr-defined]
     assert all(isinstance(wanted, type) for wanted in types), (cls, types)
 
-    def decode(item: list[Any]) -> Any:
+    def decode(item: list[object]) -> Message:
         fields = item[1:]
         if list(map(type, fields)) != types:
             found = ", ".join(type(field).__name__ for field in fields)
@@ -302,20 +302,25 @@ def _decoder_of(cls: type) -> _Decoder:
             raise ProtocolError(f"{cls.__name__}: a number below 0")
         for at in membership_at:
             fields[at] = _membership_of(fields[at])
-        return cls(*fields)
+        made: Message = cls(*fields)
+        return made
 
     return decode
 
 
-def _membership_of(lists: list[Any]) -> Membership:
-    if len(lists) != 4 or not all(
-        type(names) is list and all(type(name) is str for name in names) for names in lists
+def _membership_of(lists: object) -> Membership:
+    if (
+        type(lists) is not list
+        or len(lists) != 4
+        or not all(
+            type(names) is list and all(type(name) is str for name in names) for names in lists
+        )
     ):
         raise ProtocolError("a membership that is not four lists of names")
     return Membership(*(tuple(names) for names in lists))
 
 
-_ENCODERS: Final[dict[type, tuple[int, Callable[[Any], Sequence[Any]]]]] = {
+_ENCODERS: Final[dict[type, tuple[int, Callable[[Message], Sequence[object]]]]] = {
     cls: (_NUMBERS[cls.__name__], _fields_of(cls)) for cls in get_args(Message) if cls is not Append
 }
 _DECODERS: Final[dict[int, _Decoder]] = {

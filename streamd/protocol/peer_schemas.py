@@ -8,19 +8,19 @@ A dict may hold keys that are not named here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from streamd.errors import StreamdError
 from streamd.protocol.node_hello import Hello
 
-Check = Callable[[Any], bool]
+Check = Callable[[object], bool]
 
 
 class MalformedArgs(StreamdError):
     """Arguments of a note, a call or an answer that no handler would understand."""
 
 
-def check_note(kind: str, args: list[Any]) -> None:
+def check_note(kind: str, args: list[object]) -> None:
     """Raise MalformedArgs unless `args` are as notes of this kind have them. A kind that nobody
     knows passes: who takes notes says what becomes of it."""
     is_good = _NOTES.get(kind)
@@ -28,14 +28,14 @@ def check_note(kind: str, args: list[Any]) -> None:
         raise MalformedArgs(f"malformed note {kind!r}")
 
 
-def check_call(method: str, args: list[Any]) -> None:
+def check_call(method: str, args: list[object]) -> None:
     """As `check_note`, for calls."""
     is_good = _CALLS.get(method)
     if is_good is not None and not is_good(args):
         raise MalformedArgs(f"malformed call {method!r}")
 
 
-def check_answer(method: str, value: Any) -> None:
+def check_answer(method: str, value: object) -> None:
     """As `check_note`, for the value that a call `method` is answered with."""
     is_good = _ANSWERS.get(method)
     if is_good is not None and not is_good(value):
@@ -50,27 +50,27 @@ def kinds() -> tuple[tuple[str, ...], tuple[str, ...]]:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return type(value) is int
 
 
-def _is_uint(value: Any) -> bool:
+def _is_uint(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_bool(value: Any) -> bool:
+def _is_bool(value: object) -> bool:
     return type(value) is bool
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str
 
 
-def _is_bytes(value: Any) -> bool:
+def _is_bytes(value: object) -> bool:
     return type(value) is bytes
 
 
-def _is_any(value: Any) -> bool:
+def _is_any(value: object) -> bool:
     return True
 
 
@@ -86,7 +86,7 @@ def _row(*checks: Check, optional: int = 0) -> Check:
     """A list of these fields, the last `optional` of which may be missing."""
     least, most = len(checks) - optional, len(checks)
 
-    def is_row(value: Any) -> bool:
+    def is_row(value: object) -> bool:
         return (
             type(value) is list
             and least <= len(value) <= most
@@ -119,7 +119,7 @@ _are_texts: Final = _list_of(_is_text)
 _are_uints: Final = _list_of(_is_uint)
 
 
-def _are_msgs(value: Any) -> bool:
+def _are_msgs(value: object) -> bool:
     """(subject, headers, payload) of each: on the way of every publish that is passed on."""
     if type(value) is not list:
         return False
@@ -173,12 +173,12 @@ def check_hello(hello: dict[str, object]) -> Hello:
     return cast(Hello, hello)
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     """Which of the messages of a chunk: all, some by their places, or by their replies."""
     return value is None or _are_uints(value) or _are_bytes(value)
 
 
-def _is_outcome(value: Any) -> bool:
+def _is_outcome(value: object) -> bool:
     if type(value) is int:
         return True
     if type(value) is not list or not value:
@@ -193,7 +193,7 @@ _is_found: Final = _row(_is_int, _is_int, _is_text, optional=1)
 _is_run: Final = _row(_is_text, _is_uint, _is_uint)
 
 
-def _are_outcomes(value: Any) -> bool:
+def _are_outcomes(value: object) -> bool:
     if type(value) is not list:
         return False
     if value and value[0] == "run":
@@ -204,16 +204,19 @@ def _are_outcomes(value: Any) -> bool:
 _publish_fields: Final = _row(_is_uint, _is_uint, _are_msgs, _or_none(_are_bytes))
 
 
-def _is_publish(value: Any) -> bool:
-    return _publish_fields(value) and (value[3] is None or len(value[3]) == len(value[2]))
+def _is_publish(value: object) -> bool:
+    if type(value) is not list or not _publish_fields(value):
+        return False
+    return value[3] is None or len(value[3]) == len(value[2])
 
 
 _acks_fields: Final = _row(_is_uint, _are_bytes, _or_none(_are_bytes), _are_bytes)
 
 
-def _is_acks(value: Any) -> bool:
+def _is_acks(value: object) -> bool:
     return (
-        _acks_fields(value)
+        type(value) is list
+        and _acks_fields(value)
         and bool(value[1])
         and len(value[1]) == len(value[3])
         and (value[2] is None or len(value[2]) == len(value[1]))
@@ -238,7 +241,7 @@ _are_gate_msgs: Final = _row(
 )
 
 
-def _is_core_msg(item: Any) -> bool:
+def _is_core_msg(item: object) -> bool:
     if type(item) is not list or not 2 <= len(item) <= 5 or len(item) == 3:
         return False
     if type(item[0]) is not bytes:
@@ -250,7 +253,9 @@ def _is_core_msg(item: Any) -> bool:
     return len(item) < 5 or _are_bytes(item[4])
 
 
-def _are_core_msgs(value: Any) -> bool:
+def _are_core_msgs(value: object) -> bool:
+    if type(value) is not list:
+        return False
     for item in value:
         try:  # nearly all are a subject and a payload
             subject, payload = item
@@ -266,9 +271,9 @@ def _are_core_msgs(value: Any) -> bool:
 _delivery_fields: Final = _row(_is_bytes, _is_bytes, _list_of(_is_any))
 
 
-def _is_delivery(value: Any) -> bool:
+def _is_delivery(value: object) -> bool:
     """[to, queue, [(subject, reply, headers, payload)]]"""
-    if not _delivery_fields(value):
+    if type(value) is not list or not _delivery_fields(value):
         return False
     try:
         for subject, reply, headers, payload in value[2]:
@@ -285,10 +290,10 @@ def _is_delivery(value: Any) -> bool:
 _run_fields: Final = _row(_is_bytes, _is_bytes, _are_bytes, _are_bytes, _list_of(_list_of(_is_int)))
 
 
-def _is_delivery_run(value: Any) -> bool:
+def _is_delivery_run(value: object) -> bool:
     """[to, ack, subjects, payloads, four columns of numbers], all of one length and not empty. The
     payloads are equally long; `ack` is a template for the numbers."""
-    if not _run_fields(value):
+    if type(value) is not list or not _run_fields(value):
         return False
     _, ack, subjects, payloads, columns = value
     count = len(subjects)
