@@ -7,15 +7,19 @@ call. Times are ns since the epoch and come from the leader that proposed the en
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
 import msgpack
 
 from streamd.errors import JsError
-from streamd.types import Seq
+from streamd.machine.base import Effects
+from streamd.types import Entry, Seq
 
 Command = list[Any]
+Handler = Callable[[Entry, Command, Effects], object]
+"""A function that applies the commands of one kind; the result is the outcome of its entry."""
 
 # --- stream group -------------------------------------------------------------------------------
 PUBLISH_RULES = 1

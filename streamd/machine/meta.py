@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -20,7 +20,7 @@ from streamd.errors import CorruptionError, JsError
 from streamd.machine import command_shapes, commands
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, Handler
 from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
 from streamd.types import Entry, Index, NodeId, Uid
@@ -64,7 +64,7 @@ class StreamAsset(NamedTuple):
         return bool(self.config.get("storage", "file") == "file")
 
     @property
-    def basis(self) -> list[Any]:
+    def basis(self) -> list[Uid | NodeId]:
         """State on which a decision about the stream's placement rests."""
         return [self.uid, *self.peers]
 
@@ -96,7 +96,7 @@ class MetaMachine:
         self.carried: Counter[tuple[NodeId, bool]] = Counter()
         """How many replicas are wanted on a node, by whether the stream has several."""
         self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
-        self._handlers: dict[int, Callable[[Entry, Command, Effects], Any]] = {
+        self._handlers: dict[int, Handler] = {
             commands.CREATE_STREAM: self._apply_create,
             commands.UPDATE_STREAM: self._apply_update,
             commands.DELETE_STREAM: self._apply_delete,
@@ -115,7 +115,7 @@ class MetaMachine:
         command = command_shapes.admit(entry, self._handlers, out)
         if command is not None:
             if entry.index <= self.used_to and command[0] in _NUMBERING:
-                outcome: Any = errors.CLUSTER_NOT_AVAIL()
+                outcome: object = errors.CLUSTER_NOT_AVAIL()
             else:
                 outcome = self._handlers[command[0]](entry, command, out)
             if entry.tag is not None:
@@ -363,7 +363,7 @@ class MetaMachine:
             self.carried[node_id, len(asset.peers) > 1] -= 1
 
 
-def _is_other(asset: StreamAsset, basis: list[list[Any]]) -> bool:
+def _is_other(asset: StreamAsset, basis: list[list[Uid | NodeId]]) -> bool:
     """True if the stream is not what a command rests on any more: `basis` is of none or one."""
     return bool(basis) and basis[0] != asset.basis
 
@@ -391,7 +391,7 @@ def is_same(left: StreamConfig, right: StreamConfig) -> bool:
     return _comparable(left) == _comparable(right)
 
 
-def _comparable(config: StreamConfig) -> dict[str, Any]:
+def _comparable(config: StreamConfig) -> dict[str, object]:
     plain = {key: value for key, value in config.items() if value is not None}
     metadata = dict(config.get("metadata") or {})
     for key in _DYNAMIC_METADATA:

@@ -44,6 +44,10 @@ _FEW_RANGES: Final = 64  # so many may be there for nothing
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
 
+Delivery = tuple[Seq, Seq, int, bool]
+"""An item of a DELIVERED: (first_sseq, last_sseq, first_cseq, is_redelivery)."""
+
+
 class StreamView(Protocol):
     """A consumer's view of its stream (machine/streams/stream_consumers.py)."""
 
@@ -388,7 +392,7 @@ class Consumer:
 
     # --- persistence ----------------------------------------------------------------------------
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> list[object]:
         """Everything that is replicated, for msgpack. Inverse: `from_state`."""
         rows: list[int] = []
         for sseq, (cseq, ts) in self.pending.items():
@@ -457,7 +461,7 @@ class Consumer:
 
     # --- deliveries -----------------------------------------------------------------------------
 
-    def apply_delivered(self, ts: int, items: Sequence[Sequence[Any]]) -> None:
+    def apply_delivered(self, ts: int, items: Sequence[Delivery]) -> None:
         """Messages were sent to a client: first deliveries become pending, redeliveries count."""
         pending = self.pending
         for first, last, first_cseq, is_redelivery in items:
@@ -607,7 +611,7 @@ class Consumer:
                 deliveries = self.redelivered.get(sseq, 1)
                 out.events.append(("consumer_naked", self._event(sseq, held[0], deliveries)))
 
-    def apply_termed(self, items: Sequence[Sequence[Any]], out: Effects | None = None) -> None:
+    def apply_termed(self, items: Sequence[tuple[Seq, str]], out: Effects | None = None) -> None:
         """Terminated by the client: acked, never to be delivered again."""
         termed = []
         for sseq, reason in items:
@@ -691,7 +695,7 @@ class Consumer:
             if sseq > first[1]:
                 self._remember_order(sseq, sseq)
 
-    def _event(self, sseq: Seq, cseq: int, deliveries: int) -> dict[str, Any]:
+    def _event(self, sseq: Seq, cseq: int, deliveries: int) -> dict[str, object]:
         return {
             "stream": self._stream.name,
             "consumer": self.name,

@@ -7,7 +7,6 @@ these are made while a command is applied, so that two requests can't both slip 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from streamd import errors, subjects
 from streamd.durations import format_duration
@@ -75,7 +74,7 @@ def is_same(left: ConsumerConfig, right: ConsumerConfig) -> bool:
     return _comparable(left) == _comparable(right)
 
 
-def _comparable(config: ConsumerConfig) -> dict[str, Any]:
+def _comparable(config: ConsumerConfig) -> dict[str, object]:
     plain = {key: value for key, value in config.items() if value is not None}
     metadata = dict(config.get("metadata") or {})
     for key in _DYNAMIC_METADATA:

@@ -40,7 +40,7 @@ from streamd.machine.base import (
     Effects,
     RecordCodec,
 )
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, Handler
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.digest import MASK64, chain64
 from streamd.machine.indexes.columns import Columns
@@ -96,7 +96,7 @@ class StreamMachine:
         self.index.rescan = self._rescan
         self._handlers = self._handlers_of_parts()
 
-    def _handlers_of_parts(self) -> dict[int, Callable[[Entry, Command, Effects], Any]]:
+    def _handlers_of_parts(self) -> dict[int, Handler]:
         consumers = self._consumers
         removal = StreamRemoval(self.content, self._changes)
         storing = StreamStoring(self.content, self._changes, consumers, removal)
@@ -262,7 +262,7 @@ class StreamMachine:
 
     # --- commands about the stream as a whole ---------------------------------------------------
 
-    def _apply_configure(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def _apply_configure(self, entry: Entry, command: Command, out: Effects) -> bool:
         _, _, config, meta_index = command
         if meta_index <= self.config_meta_index:
             return True  # told again after a restart of the meta group's leader
@@ -272,12 +272,12 @@ class StreamMachine:
             self._changes.remove(search.step())
         return True
 
-    def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def _apply_checkpoint(self, entry: Entry, command: Command, out: Effects) -> bool:
         # Nothing of this entry changes what the fingerprint covers, so it is that of the entry.
         out.checkpoint = (entry.index, self.fingerprint())
         return True
 
-    def _apply_rewrite(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def _apply_rewrite(self, entry: Entry, command: Command, out: Effects) -> bool:
         _, _, block_nos, ranges, records = command
         made = self.index.rewrite(block_nos, ranges, len(records), REWRITTEN + entry.index)
         if made is None:

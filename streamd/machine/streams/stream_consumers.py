@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from streamd import errors
+from streamd.errors import JsError
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects, RecordCodec
 from streamd.machine.commands import Command
@@ -57,14 +58,14 @@ class StreamConsumers:
 
     # --- commands -------------------------------------------------------------------------------
 
-    def apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> bool:
         consumer = self.by_uid.get(command[2])
         if consumer is None:
             return False  # deleted before this was applied
         consumer.apply(command, out)
         return True
 
-    def apply_create(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_create(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
         _, ts, name, config, action, _ = command
         refused = consumer_checks.check_create(
             name, config, action, stream_config=self.config, consumers=self.by_name
@@ -92,7 +93,7 @@ class StreamConsumers:
             out.events.append(("consumer_paused", fields | until))
         return consumer
 
-    def apply_delete(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_delete(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         _, _, name, uid, reason, *later = command
         consumer = self.by_name.get(name)
         if consumer is None or uid not in (0, consumer.uid):
@@ -113,7 +114,7 @@ class StreamConsumers:
         out.events.append(("consumer_deleted", fields))
         return True
 
-    def apply_pause(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_pause(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
         _, now_ns, name, until_ns = command
         consumer = self.by_name.get(name)
         if consumer is None:
@@ -123,7 +124,7 @@ class StreamConsumers:
             out.events.append(("consumer_paused", fields))
         return consumer
 
-    def apply_reset(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_reset(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
         _, _, name, seq = command
         consumer = self.by_name.get(name)
         if consumer is None:

@@ -7,10 +7,10 @@ last message of a subject, a delete marker may be stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from streamd import errors
 from streamd.durations import format_duration
+from streamd.errors import JsError
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, NO_MARKER, Effects
 from streamd.machine.commands import Command
 from streamd.machine.streams import retention
@@ -70,7 +70,7 @@ class StreamRemoval:
 
     # --- on request -----------------------------------------------------------------------------
 
-    def apply_purge(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_purge(self, entry: Entry, command: Command, out: Effects) -> int | JsError:
         _, _, pattern, seq, keep = command
         if self._content.limits.is_sealed:
             return errors.STREAM_SEALED()
@@ -91,7 +91,7 @@ class StreamRemoval:
         self._changes.is_purged = is_of_all
         return len(found)
 
-    def apply_remove(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_remove(self, entry: Entry, command: Command, out: Effects) -> int:
         ranges: list[Seq] = command[2]
         seqs: list[Seq] = []
         for first, last in zip(ranges[::2], ranges[1::2], strict=True):
@@ -99,7 +99,7 @@ class StreamRemoval:
         self._changes.remove(seqs)
         return len(seqs)
 
-    def apply_delete_msg(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_delete_msg(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         seq: Seq = command[2]
         if self._content.limits.is_sealed:
             return errors.STREAM_SEALED()
@@ -117,7 +117,7 @@ class StreamRemoval:
 
     # --- age and TTL ------------------------------------------------------------------------------
 
-    def apply_expire(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_expire(self, entry: Entry, command: Command, out: Effects) -> int:
         _, ts, up_to, seqs = command
         index = self._index
         due: list[Seq] = []

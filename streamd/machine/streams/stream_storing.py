@@ -6,9 +6,10 @@ a few C loops for all of them. Others are checked (`publish`), and stored in run
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from streamd import errors
+from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command
@@ -18,6 +19,9 @@ from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.types import Entry, Index, Msg, Seq
+
+Outcome = Seq | tuple[int, Seq] | JsError
+"""Outcome of one publish: see `commands.STORE`."""
 
 
 class StreamStoring:
@@ -39,7 +43,7 @@ class StreamStoring:
 
     # --- one by one -----------------------------------------------------------------------------
 
-    def apply_store(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_store(self, entry: Entry, command: Command, out: Effects) -> Sequence[Outcome]:
         msgs: list[Msg] = command[2]
         if not self._content.has_seqs_for(len(msgs)):
             return [_no_seq_left()] * len(msgs)
@@ -60,10 +64,10 @@ class StreamStoring:
         rules = command[3] if len(command) > 3 else 0
         return self._store_checked(ts, msgs, entry.index, rules)
 
-    def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Any]:
+    def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Outcome]:
         """Store what passes the checks, in runs as long as no check needs to see them stored."""
         self._dedupe.forget_before(ts)
-        outcomes: list[Any] = []
+        outcomes: list[Outcome] = []
         run = _Run(self._content, ts)
         limits = self._content.limits
         is_plain = limits.is_plain
@@ -139,7 +143,9 @@ class StreamStoring:
 
     # --- all or none ----------------------------------------------------------------------------
 
-    def apply_store_batch(self, entry: Entry, command: Command, out: Effects) -> Any:
+    def apply_store_batch(
+        self, entry: Entry, command: Command, out: Effects
+    ) -> tuple[Seq, int] | JsError:
         msgs: list[Msg] = [tuple(msg) for msg in command[3]]
         if not self._content.has_seqs_for(len(msgs)):
             return _no_seq_left()
