@@ -39,6 +39,10 @@ class Pieces:
         return b"".join(self.pieces)
 
 
+BlockOp: TypeAlias = tuple[int, int, int, bytes | Pieces] | tuple[int, int]
+"""Block operation: kind and block number, but for a DROP then offset and bytes (machine.base)."""
+
+
 class AssetLimits(NamedTuple):
     """Bounds that a server sets for streams and consumers (`jetstream { limits {} }`); 0: no
     limit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from streamd.types import Entry, Index, Msg, Seq
+from streamd.types import BlockOp, Entry, Index, Msg, Seq
 
 # Block operations, in the order in which the store must carry them out.
 # (APPEND, block_no, offset, blob): write `blob`, bytes or `Pieces`, at `offset` of block `block_no`
@@ -36,11 +36,11 @@ class Effects:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.block_ops: list[tuple[Any, ...]] = []
+        self.block_ops: list[BlockOp] = []
         # (tag, result) for each entry that carried a tag; what `result` is, each command says.
-        self.outcomes: list[tuple[Any, Any]] = []
+        self.outcomes: list[tuple[Any, object]] = []
         # (kind, fields) advisories and changes that the leader announces: see api/advisories.py
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
         self.stored_last: Seq = 0  # highest seq stored since the effects were taken; 0: none
         self.bereft: dict[Any, None] = {}  # consumers that were told that messages left the stream
         # (index, fingerprint) of the last CHECKPOINT applied: what replicas compare. None: none.

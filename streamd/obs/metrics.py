@@ -6,10 +6,12 @@ text is made in pieces, of one stream each: there may be thousands, and nobody c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Row = Mapping[str, object]
+"""A JSON object of /varz or /jsz, at any depth."""
 
 _STREAM_GAUGES = {
     "jetstream_stream_total_messages": "messages",
@@ -30,11 +32,11 @@ _CONSUMER_GAUGES = {
     "jetstream_consumer_num_pending": ("num_pending",),
 }
 # Of this node's replica; only in a cluster, as what it is made of.
-_REPLICA_GAUGES: dict[str, Callable[[dict[str, Any]], float]] = {
+_REPLICA_GAUGES: dict[str, Callable[[Row], float]] = {
     "streamd_replica_is_leader": lambda stream: stream["role"] == "leader",
-    "streamd_replica_current": lambda stream: stream["current"],
-    "streamd_replica_lag": lambda stream: stream["lag"],
-    "streamd_replica_applied": lambda stream: stream["applied"],
+    "streamd_replica_current": lambda stream: _number(stream["current"]),
+    "streamd_replica_lag": lambda stream: _number(stream["lag"]),
+    "streamd_replica_applied": lambda stream: _number(stream["applied"]),
 }
 _META_GAUGES = {
     "streamd_meta_cluster_size": "cluster_size",
@@ -77,20 +79,18 @@ _SERVER_GAUGES = {
 }
 
 
-def render(varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int] | None = None) -> bytes:
+def render(varz: Row, jsz: Row, care: dict[str, int] | None = None) -> bytes:
     """Return the exposition of one moment."""
     return "".join(pieces(varz, jsz, care)).encode()
 
 
-def pieces(
-    varz: dict[str, Any], jsz: dict[str, Any], care: dict[str, int] | None = None
-) -> Iterator[str]:
+def pieces(varz: Row, jsz: Row, care: dict[str, int] | None = None) -> Iterator[str]:
     """Iterate over the exposition of one moment; an empty piece is a pause.
 
     The samples of a metric must stand together, and the rows of `jsz` are made but once: so lines
     are collected by metric, then told.
     """
-    server = varz["server_id"]
+    server = str(varz["server_id"])
     families: dict[str, _Family] = {}
 
     def gauge(name: str, text: str, value: float, labels: tuple[tuple[str, str], ...]) -> None:
@@ -105,8 +105,8 @@ def pieces(
     requests = families["requests"] = _Family(
         "counter", "streamd_http_requests_total", "Requests to the monitoring port"
     )
-    for path, count in varz["http_req_stats"].items():
-        requests.add(count, (("path", path),))
+    for path, count in _row(varz["http_req_stats"]).items():
+        requests.add(_number(count), (("path", path),))
     for key, count in (care or {}).items():
         if key in _CARE_GAUGES:
             gauge(*_CARE_GAUGES[key], count, here)
@@ -118,22 +118,24 @@ def pieces(
     gauge("jetstream_server_jetstream_disabled", "JetStream disabled", is_disabled, here)
     if not is_disabled:
         for name, key in _SERVER_GAUGES.items():
-            gauge(name, key, jsz[key], here)
-        meta = jsz.get("meta_cluster")
-        if meta is not None:
-            of_meta = (("cluster", meta["name"]), *here)
+            gauge(name, key, _number(jsz[key]), here)
+        in_cluster = jsz.get("meta_cluster") is not None
+        if in_cluster:
+            meta = _row(jsz["meta_cluster"])
+            of_meta = (("cluster", str(meta["name"])), *here)
             for name, key in _META_GAUGES.items():
-                gauge(name, f"Meta group {key}", meta[key], of_meta)
+                gauge(name, f"Meta group {key}", _number(meta[key]), of_meta)
             leads = meta.get("leader") == varz["server_name"]
             gauge("streamd_meta_is_leader", "Leads the meta group", leads, of_meta)
-        for account in jsz.get("account_details", ()):
-            for stream in account.get("stream_detail", ()):
+        for account in _rows(jsz, "account_details"):
+            of_account = ("account", str(account["name"]))
+            for stream in _rows(account, "stream_detail"):
                 yield ""
-                of_stream = (("account", account["name"]), *here, ("stream_name", stream["name"]))
-                _of_stream(gauge, stream, of_stream, in_cluster=meta is not None)
-                for consumer in stream.get("consumer_detail", ()):
+                of_stream = (of_account, *here, ("stream_name", str(stream["name"])))
+                _of_stream(gauge, stream, of_stream, in_cluster=in_cluster)
+                for consumer in _rows(stream, "consumer_detail"):
                     yield ""
-                    of_consumer = (of_stream[0], ("consumer_name", consumer["name"]))
+                    of_consumer = (of_account, ("consumer_name", str(consumer["name"])))
                     _of_consumer(gauge, consumer, of_consumer + of_stream[1:])
     for family in families.values():
         yield from family.pieces()
@@ -169,32 +171,47 @@ def _escaped(text: str) -> str:
 
 
 def _of_stream(
-    gauge: _Gauge, stream: dict[str, Any], labels: tuple[tuple[str, str], ...], *, in_cluster: bool
+    gauge: _Gauge, stream: Row, labels: tuple[tuple[str, str], ...], *, in_cluster: bool
 ) -> None:
+    state = _row(stream["state"])
     for name, key in _STREAM_GAUGES.items():
-        gauge(name, f"Stream {key}", stream["state"].get(key, 0), labels)
+        gauge(name, f"Stream {key}", _number(state.get(key, 0)), labels)
     if in_cluster and "role" in stream:
         for name, of in _REPLICA_GAUGES.items():
             gauge(name, f"Replica here: {name}", float(of(stream)), labels)
 
 
-def _of_consumer(
-    gauge: _Gauge, consumer: dict[str, Any], labels: tuple[tuple[str, str], ...]
-) -> None:
+def _of_consumer(gauge: _Gauge, consumer: Row, labels: tuple[tuple[str, str], ...]) -> None:
     for name, path in _CONSUMER_GAUGES.items():
-        value: Any = consumer
+        value: object = consumer
         for key in path:
-            value = value[key]
-        gauge(name, "Consumer " + " ".join(path), value, labels)
+            value = _row(value)[key]
+        gauge(name, "Consumer " + " ".join(path), _number(value), labels)
 
 
-def _numbers(prefix: str, document: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _number(value: object) -> float:
+    assert isinstance(value, int | float), value
+    return value
+
+
+def _row(value: object) -> Row:
+    assert isinstance(value, Mapping), value
+    return value
+
+
+def _rows(row: Row, key: str) -> Iterable[Row]:
+    rows = row.get(key, ())
+    assert isinstance(rows, Iterable), rows
+    return rows
+
+
+def _numbers(prefix: str, document: Row) -> Iterator[tuple[str, float]]:
     """Every numeric leaf of the document, with the path to it as its name."""
     for key, value in document.items():
         if key == "http_req_stats" or isinstance(value, bool | str | list):
             continue
         name = f"{prefix}_{key}"
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             yield from _numbers(name, value)
         else:
-            yield name, value
+            yield name, _number(value)

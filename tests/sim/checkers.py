@@ -82,6 +82,7 @@ class Truth:
             return
         if command[0] == commands.STORE:
             outcome = out.outcomes[-1][1]
+            assert isinstance(outcome, list | range), outcome
             for msg, result in zip(command[2], outcome, strict=True):
                 if type(result) is int:
                     self.content[result] = tuple(msg)
@@ -97,7 +98,7 @@ class Truth:
             self.removals += 1
         elif command[0] == commands.EXPIRE:  # it may leave markers
             for op in out.block_ops:
-                if op[0] == APPEND:
+                if len(op) == 4 and op[0] == APPEND:
                     self._note_records(bytes(op[3]))
 
     def _note_records(self, blob: bytes) -> None:

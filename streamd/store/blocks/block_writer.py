@@ -6,7 +6,6 @@ sync of their own: the log holds them until a snapshot does.
 
 from __future__ import annotations
 
-from typing import Any
 
 from streamd.errors import CorruptionError
 from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles, Write
@@ -15,6 +14,7 @@ from streamd.store.blocks.record_format import REWRITTEN
 from streamd.store.blocks.stream_jobs import StreamJobs
 from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
 from streamd.store.disk import disk_error
+from streamd.types import BlockOp
 
 APPEND, SEAL, DROP = 1, 2, 3  # the same as in machine.base: rooms do not import each other
 FLUSH_BYTES = 1024 * 1024  # gathered before a write; less where many streams gather
@@ -46,7 +46,7 @@ class BlockWriter:
         self._gathered: list[Write] = []
         self._gathered_bytes = 0
 
-    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+    def apply(self, ops: list[BlockOp]) -> None:
         """Carry out block operations, in order. In memory at once, in the files later.
 
         Raises the first error of an earlier write: it is final (I10).
@@ -57,9 +57,12 @@ class BlockWriter:
         extents = self._extents
         size = 0
         for op in ops:
-            kind = op[0]
+            if len(op) == 2:
+                assert op[0] == DROP, op
+                self._drop(op[1])
+                continue
+            kind, block_no, offset, blob = op
             if kind == APPEND:
-                _, block_no, offset, blob = op
                 if block_no < REWRITTEN:
                     self._tail.append(block_no, offset, blob)
                 else:
@@ -67,17 +70,14 @@ class BlockWriter:
                 extents.grow(block_no, offset + len(blob))
                 gathered.append((block_no, offset, blob, False))
                 size += len(blob)
-            elif kind == SEAL:
-                _, block_no, offset, footer = op
-                self.footers[block_no] = footer
+            else:
+                assert kind == SEAL, op
+                footer = self.footers[block_no] = bytes(blob)
                 extents.grow(block_no, offset + len(footer))
                 if block_no < REWRITTEN:
                     extents.raise_floor(block_no, offset + len(footer))
                 gathered.append((block_no, offset, footer, True))
                 size += len(footer)
-            else:
-                assert kind == DROP, op
-                self._drop(op[1])
         if gathered:
             self._gathered_bytes += size
             self.unwritten_bytes += size

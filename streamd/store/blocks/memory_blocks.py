@@ -18,7 +18,7 @@ from streamd.store.blocks.block_verify import BlockRows, rows_of
 from streamd.store.blocks.block_writer import APPEND, DROP, SEAL
 from streamd.store.blocks.record_format import REWRITTEN, block_name
 from streamd.store.blocks.stream_store import Bytes, LoadedSnapshot
-from streamd.types import Index, Term, Uid
+from streamd.types import BlockOp, Index, Term, Uid
 
 
 class MemoryStreamStore:
@@ -37,20 +37,23 @@ class MemoryStreamStore:
         # lists are the live ones, which only grow; a block dropped since stays here.
         self._saved_blocks: dict[int, tuple[list[bytes], int, bytes]] = {}
 
-    def apply(self, ops: list[tuple[Any, ...]]) -> None:
+    def apply(self, ops: list[BlockOp]) -> None:
         """Carry out block operations, in order."""
         for op in ops:
-            kind, block_no = op[0], op[1]
-            if kind == APPEND:
-                self._offsets.setdefault(block_no, []).append(op[2])
-                self._blobs.setdefault(block_no, []).append(bytes(op[3]))
-            elif kind == SEAL:
-                self._footers[block_no] = op[3]
-            else:
+            if len(op) == 2:
+                kind, block_no = op
                 assert kind == DROP, op
                 self._blobs.pop(block_no, None)
                 self._offsets.pop(block_no, None)
                 self._footers.pop(block_no, None)
+                continue
+            kind, block_no, offset, blob = op
+            if kind == APPEND:
+                self._offsets.setdefault(block_no, []).append(offset)
+                self._blobs.setdefault(block_no, []).append(bytes(blob))
+            else:
+                assert kind == SEAL, op
+                self._footers[block_no] = bytes(blob)
 
     def flush(self) -> None:
         """Return at once: no write waits."""
