@@ -17,7 +17,7 @@ import base64
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -37,6 +37,10 @@ ANSWER_WITHIN_S = 10.0
 SHOWN_BYTES = 60  # of a payload
 _DROPPED = (b"nats-expected-", b"nats-rollup")
 _BLANK = b"NATS/1.0\r\n"
+
+
+Record = Mapping[str, object]
+"""A line of such a file: an entry, or a message of one."""
 
 
 class TailError(StreamdError):
@@ -152,7 +156,7 @@ def _replay(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(path: str) -> tuple[TailFacts, Iterator[dict[str, Any]]]:
+def _open(path: str) -> tuple[TailFacts, Iterator[Record]]:
     """The first line, and the messages one after another: a file may be larger than memory."""
     try:
         read_tail(OsDisk(), path)  # whole?
@@ -163,7 +167,7 @@ def _open(path: str) -> tuple[TailFacts, Iterator[dict[str, Any]]]:
     return facts, _messages(path)
 
 
-def _messages(path: str) -> Iterator[dict[str, Any]]:
+def _messages(path: str) -> Iterator[Record]:
     with open(path, "rb") as lines:
         next(lines)
         for line in lines:
@@ -172,7 +176,7 @@ def _messages(path: str) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _msg_id(facts: TailFacts, record: dict[str, Any], number: int) -> bytes:
+def _msg_id(facts: TailFacts, record: Record, number: int) -> bytes:
     """The same for the same message of the same file."""
     name = f"tail-{facts.group}-{facts.first_index}-{facts.last_index}-{facts.last_term}"
     return f"{name}-{record.get('seq') or f'n{number}'}".encode()
@@ -195,7 +199,7 @@ class _Connection:
         if found.scheme not in ("nats", ""):
             raise TailError(f"{url}: only nats:// is served")
         self._address = found.hostname or "127.0.0.1", found.port or 4222
-        self._options: dict[str, Any] = {
+        self._options: dict[str, object] = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
             "name": "streamctl tail", "lang": "python", "version": "1", "protocol": 1,
         }  # fmt: skip
@@ -219,7 +223,7 @@ class _Connection:
         self._lines.close()
         self._socket.close()
 
-    def has(self, stream: str, record: dict[str, Any]) -> bool:
+    def has(self, stream: str, record: Record) -> bool:
         """True if the stream has this very message under the sequence it had."""
         if not record.get("seq"):
             return False
@@ -232,7 +236,7 @@ class _Connection:
         is_same = found["time"] == record["time"]
         return is_same and payload == bytes_field(record, "payload")
 
-    def publish(self, stream: str, record: dict[str, Any], msg_id: bytes) -> bool:
+    def publish(self, stream: str, record: Record, msg_id: bytes) -> bool:
         """Publish it; False: the stream knew its id. Raises TailError if it is not stored."""
         headers = headers_for(bytes_field(record, "headers"), msg_id)
         subject, payload = bytes_field(record, "subject"), bytes_field(record, "payload")

@@ -338,7 +338,7 @@ class RaftCore:
 
     # --- proposals ------------------------------------------------------------------------------
 
-    def propose(self, data: bytes, command: Any = None, tag: Any = None) -> Index:
+    def propose(self, data: bytes, command: object = None, tag: object = None) -> Index:
         """Append an entry; return its index. Its fate is known when the index is committed.
 
         Raises NotLeader, or ProposalRejected when the backlog is full or leadership is on its

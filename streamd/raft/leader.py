@@ -185,7 +185,7 @@ class Leader:
 
     # --- proposals ------------------------------------------------------------------------------
 
-    def append(self, data: bytes, command: Any, tag: Any) -> Index:
+    def append(self, data: bytes, command: object, tag: object) -> Index:
         """Append an entry of this term; return its index."""
         log = self._log
         index = log.last_index + 1
@@ -194,7 +194,7 @@ class Leader:
         log.append(Entry(term, index, data, command, tag, chain))
         return index
 
-    def propose(self, data: bytes, command: Any, tag: Any) -> Index:
+    def propose(self, data: bytes, command: object, tag: object) -> Index:
         """Append a command; ProposalRejected when the backlog is full, or a transfer runs."""
         if self.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX:
             raise ProposalRejected(f"{self.uncommitted_bytes} bytes are not committed yet")

@@ -6,7 +6,6 @@ sync of their own: the log holds them until a snapshot does.
 
 from __future__ import annotations
 
-
 from streamd.errors import CorruptionError
 from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles, Write
 from streamd.store.blocks.dead_blocks import DeadBlocks

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -81,12 +81,12 @@ def text_fields(**fields: bytes) -> dict[str, str]:
     return found
 
 
-def bytes_field(record: dict[str, Any], name: str) -> bytes:
+def bytes_field(record: Mapping[str, object], name: str) -> bytes:
     """Return the inverse of `text_fields`, of one field; b"" if it is missing."""
-    if f"{name}_base64" in record:
-        return base64.b64decode(record[f"{name}_base64"])
-    text: str = record.get(name, "")
-    return text.encode()
+    coded = record.get(f"{name}_base64")
+    if coded is not None:
+        return base64.b64decode(str(coded))
+    return str(record.get(name, "")).encode()
 
 
 class TailWriter:
@@ -119,14 +119,14 @@ class TailWriter:
         self._put([{"format": FORMAT, **self._facts._asdict()}], is_new=True)
         return True
 
-    def add(self, records: Iterable[dict[str, Any]]) -> None:
+    def add(self, records: Iterable[Mapping[str, object]]) -> None:
         """Write more lines."""
         lines = list(records)
         for record in lines:
             if "subject" in record or "subject_base64" in record:
                 self._messages += 1
                 seq = record.get("seq", 0)
-                if seq:
+                if isinstance(seq, int) and seq:
                     self._first_seq = self._first_seq or seq
                     self._last_seq = seq
         self._put(lines)
@@ -150,7 +150,7 @@ class TailWriter:
         disk.crash_point("TAIL_SET_ASIDE")
         return Tail(path, self._facts, self._messages, self._first_seq, self._last_seq)
 
-    def _put(self, lines: list[dict[str, Any]], *, is_new: bool = False) -> None:
+    def _put(self, lines: Sequence[Mapping[str, object]], *, is_new: bool = False) -> None:
         blob = b"".join(
             json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
             for line in lines
