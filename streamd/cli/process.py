@@ -92,7 +92,7 @@ class ServerProcess:
         self._is_stopping = False
         self._draining: asyncio.Task[None] | None = None  # lame duck
         self._freed_memory: FreedMemory | None = None
-        self._postponed: list[Any] = []  # what signals asked for during the start
+        self._postponed: list[Callable[[], object]] = []  # what signals asked for during the start
 
     def run(self) -> int:
         """Serve until told to stop."""
@@ -569,7 +569,7 @@ class ServerProcess:
         for number, action in actions.items():
             loop.add_signal_handler(number, self._trapped, number, action)
 
-    def _trapped(self, number: signal.Signals, action: Any) -> None:
+    def _trapped(self, number: signal.Signals, action: Callable[[], object]) -> None:
         self._log.info(f'Trapped "{_SIGNAL_WORDS[number]}" signal')
         if action == self._stop_wanted.set and (self._is_stopping or not self._is_started):
             # Asked twice, or while recovering: at once. Acked data is in the log, and a recovery

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack
 
@@ -27,7 +27,7 @@ from streamd.types import Entry, Index, NodeId, Uid
 
 _STATE_VERSION: Final = 4
 """A lower one has the same fields but for the last, which were left out while they were empty."""
-_EMPTY: Final[tuple[Any, ...]] = (((), ()), ())  # the last fields: removals, losses
+_EMPTY: Final[tuple[object, ...]] = (((), ()), ())  # the last fields: removals, losses
 _NUMBERING: Final = (commands.CREATE_STREAM, commands.UPDATE_STREAM, commands.REMOVE_SERVER)
 """Commands whose entry's index is kept, and compared with others."""
 _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from streamd.callbacks import ignore
 from streamd.errors import StreamdError
@@ -296,7 +296,9 @@ class StreamStore:
             else:
                 self._dead.doom(block_no, size)
 
-    def replace_block(self, block_no: int, blob: bytes, done: Callable[[Any], None]) -> None:
+    def replace_block(
+        self, block_no: int, blob: bytes, done: Callable[[BaseException | None], None]
+    ) -> None:
         """Put a whole sealed block in the place of its damaged or missing file, durably; then
         `done` with None, or with the DiskError: then the old file is as it was."""
         self.flush()

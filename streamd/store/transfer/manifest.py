@@ -43,7 +43,7 @@ class Manifest(NamedTuple):
     def byte_count(self) -> int:
         return sum(fact.length for fact in self.files)
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, object]:
         """Return the manifest as plain lists and numbers."""
         return {
             "version": _VERSION,
