@@ -12,16 +12,13 @@ from streamd import errors
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import HAS_HEADERS, Effects
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.streams import publish
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.types import Entry, Index, Msg, Seq
-
-Outcome = Seq | tuple[int, Seq] | JsError
-"""Outcome of one publish: see `commands.STORE`."""
 
 
 class StreamStoring:
@@ -43,7 +40,7 @@ class StreamStoring:
 
     # --- one by one -----------------------------------------------------------------------------
 
-    def apply_store(self, entry: Entry, command: Command, out: Effects) -> Sequence[Outcome]:
+    def apply_store(self, entry: Entry, command: Command, out: Effects) -> Sequence[PublishOutcome]:
         msgs: list[Msg] = command[2]
         if not self._content.has_seqs_for(len(msgs)):
             return [_no_seq_left()] * len(msgs)
@@ -64,10 +61,12 @@ class StreamStoring:
         rules = command[3] if len(command) > 3 else 0
         return self._store_checked(ts, msgs, entry.index, rules)
 
-    def _store_checked(self, ts: int, msgs: list[Msg], index: Index, rules: int) -> list[Outcome]:
+    def _store_checked(
+        self, ts: int, msgs: list[Msg], index: Index, rules: int
+    ) -> list[PublishOutcome]:
         """Store what passes the checks, in runs as long as no check needs to see them stored."""
         self._dedupe.forget_before(ts)
-        outcomes: list[Outcome] = []
+        outcomes: list[PublishOutcome] = []
         run = _Run(self._content, ts)
         limits = self._content.limits
         is_plain = limits.is_plain
