@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from streamd.errors import CorruptionError, DiskError, StreamdError
 from streamd.store.blocks import record_format as fmt
@@ -95,10 +96,7 @@ class BlockReader:
         self._jobs.submit(job, read)
 
     def read_spans(
-        self,
-        block_no: int,
-        spans: list[tuple[int, int]],
-        done: Callable[[bytes | BaseException], None],
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
     ) -> None:
         """Read the records at `spans` of a sealed block, (offset, length) in ascending order, and
         verify each; then `done` with their bytes, one behind another, or with the StreamdError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from streamd.callbacks import ignore
 from streamd.errors import CorruptionError
@@ -72,10 +73,7 @@ class MemoryStreamStore:
         done()
 
     def read_spans(
-        self,
-        block_no: int,
-        spans: list[tuple[int, int]],
-        done: Callable[[bytes | BaseException], None],
+        self, block_no: int, spans: list[tuple[int, int]], done: Callable[[Any], None]
     ) -> None:
         """Call `done` at once with the records at `spans`; see `BlockReader`."""
         pieces = []
