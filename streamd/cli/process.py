@@ -210,6 +210,9 @@ class ServerProcess:
             connections_max=process_resources.connections_max(),
             handshakes=self._handshakes,
         )
+        # The last to listen is the one that is waited for by whoever starts a server.
+        if options.websocket.is_enabled:
+            await self._start_websocket(self._listener)
         try:
             if options.port > 65535:  # uvloop would take it modulo 65536
                 raise OverflowError(options.port)
@@ -217,8 +220,6 @@ class ServerProcess:
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("port", options.host, options.port, err)
             raise StartError(text) from err
-        if options.websocket.is_enabled:
-            await self._start_websocket(self._listener)
         if self._cluster is not None:
             self._share_urls(self._cluster)
         self._start_trimming()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -16,10 +17,10 @@ import nats
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.certificates import Authority
+from tests.certificates import Authority, Pair
 from tests.e2e.conftest import Run, Start
 from tests.e2e.test_js_clients import modules
-from tests.websocket_wire import BINARY, CLOSE, WebSocketWire, frame
+from tests.websocket_wire import BINARY, CLOSE, WebSocketWire, frame, request
 
 pytestmark = pytest.mark.slow
 __all__ = ["modules"]  # a fixture
@@ -32,6 +33,17 @@ def serving(make_server: Start, block: str, *lines: str) -> tuple[ServerProcess,
     server.launch()
     server.wait_for_log("Server is ready")
     return server, port
+
+
+def test_the_listener_is_there_when_the_clients_port_is(make_server: Start) -> None:
+    """Whoever starts a server waits for the port of clients."""
+    port = free_port()
+    block = f'websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}'
+    server: ServerProcess = make_server(extra=block, is_jetstream=False)
+    server.start()
+    wire = WebSocketWire(port)
+    wire.upgrade()
+    wire.close()
 
 
 def document(server: ServerProcess, path: str) -> dict[str, Any]:
@@ -135,6 +147,47 @@ def test_cookies_log_in_and_connection_types_keep_out(make_server: Start, run: R
         await nc.close()
 
     run(body())
+
+
+def test_certificates_name_users_and_are_read_anew(
+    make_server: Start, run: Run, tmp_path: Path
+) -> None:
+    """`verify_and_map` with a pinned key; a reload takes another certificate and drops nobody."""
+    authority = Authority(tmp_path)
+    pair, renewed = authority.issue("server"), authority.issue("renewed")
+    carol, other = authority.issue("carol", "CN=carol"), authority.issue("other", "CN=carol")
+    block = (
+        f'tls {{ {pair.block}, ca_file: "{authority.cert}", verify_and_map: true,'
+        f' pinned_certs: ["{carol.pin}"] }}'
+    )
+    server, port = serving(make_server, block, 'authorization { users: [{user: "CN=carol"}] }')
+
+    def context_of(client: Pair) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=authority.cert)
+        context.load_cert_chain(client.cert, client.key)
+        return context
+
+    async def body() -> None:
+        url = f"wss://localhost:{port}"
+        nc = await nats.connect(url, tls=context_of(carol), connect_timeout=5)
+        (shown,) = document(server, "/connz?auth=1")["connections"]
+        assert shown["authorized_user"] == "CN=carol"
+        assert shown["tls_peer_certs"][0]["subject"] == "CN=carol"
+        unpinned = WebSocketWire(port, context_of(other))
+        assert unpinned.ask(request())[0] == ""
+        unpinned.close()
+        before = ssl.get_server_certificate(("127.0.0.1", port))
+        shutil.copy(renewed.cert, pair.cert)
+        shutil.copy(renewed.key, pair.key)
+        server.send(signal.SIGHUP)
+        async with asyncio.timeout(10):
+            while ssl.get_server_certificate(("127.0.0.1", port)) == before:
+                await asyncio.sleep(0.01)
+        await nc.flush(timeout=5)
+        await nc.close()
+
+    run(body())
+    assert server.stop() == 0
 
 
 def test_the_end_of_a_server_is_told_in_a_frame(make_server: Start) -> None:
