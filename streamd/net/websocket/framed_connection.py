@@ -328,6 +328,11 @@ class WebSocketConnection(asyncio.Protocol):
         size = 0
         try:
             while size < WEBSOCKET_CHUNK_BYTES:
+                plain = framing.take_plain(WEBSOCKET_CHUNK_BYTES - size)
+                if plain:
+                    pieces += plain
+                    size += sum(map(len, plain))
+                    continue
                 frame = framing.next(payload_max)
                 if frame is None:
                     self._has_more = False

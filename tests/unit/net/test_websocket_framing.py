@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings, strategies
 from websockets.exceptions import ProtocolError
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Frame, Opcode
@@ -81,6 +83,55 @@ def test_what_breaks_the_rules_is_a_protocol_error(data: bytes) -> None:
         content(Framing(), data)
     assert found.value.code == 1002
     assert str(found.value)
+
+
+@settings(deadline=None)
+@given(
+    kinds=strategies.lists(
+        strategies.tuples(
+            strategies.sampled_from(["plain", "text", "ping", "fragments", "large"]),
+            strategies.binary(max_size=200) | strategies.just(bytes(300)),
+        ),
+        max_size=12,
+    ),
+    cuts=strategies.lists(strategies.integers(0, 2000), max_size=6),
+)
+def test_the_quick_way_takes_what_the_library_takes(
+    kinds: list[tuple[str, bytes]], cuts: list[int]
+) -> None:
+    """Any mix of frames in any pieces: content by both ways is that by the library alone."""
+    made = {
+        "plain": lambda data: client_frame(data),
+        "text": lambda data: client_frame(data, Opcode.TEXT),
+        "ping": lambda data: client_frame(data[:125], Opcode.PING),
+        "fragments": lambda data: client_frame(data, fin=False) + client_frame(data, Opcode.CONT),
+        "large": lambda data: client_frame(data + bytes(70_000)),
+    }
+    whole = b"".join(made[kind](data) for kind, data in kinds)
+    at = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
+    quick, slow = Framing(), Framing()
+    by_both, by_library = b"", b""
+    for start, end in pairwise(at):
+        quick.feed(whole[start:end])
+        by_library += content(slow, whole[start:end])
+        while True:
+            plain = quick.take_plain(1000)
+            frame = quick.next(MAX) if not plain else None
+            if not plain and frame is None:
+                break
+            by_both += b"".join(plain) + (bytes(frame.data) if frame is not None else b"")
+    assert by_both == by_library
+
+
+@pytest.mark.parametrize("second", [0x05, 0x7E, 0xFF])
+def test_the_quick_way_takes_no_frame_of_another_kind(second: int) -> None:
+    """Not masked, not masked with a length of two bytes, a length of eight."""
+    framing = Framing()
+    framing.feed(bytes([0x82, second]) + bytes(20))
+    assert framing.take_plain(1000) == []
+    framing = Framing(is_masked=False)
+    framing.feed(client_frame(b"PING\r\n"))
+    assert framing.take_plain(1000) == []
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_header() -> None:
