@@ -560,10 +560,10 @@ RARE: dict[str, DirectedWorld] = {
     ),
     "vote_counted_twice": DirectedWorld(
         ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=20,
+        caught_by=71,
     ),
     "seqs_used_again": DirectedWorld(
-        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=177
+        ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
     ),
     "failed_writes_forgotten": DirectedWorld(
         ("blocks' disk fails", "kill"), pace=0.3, node_count=3, has_two_disks=True, caught_by=15
