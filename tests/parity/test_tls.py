@@ -209,7 +209,13 @@ def verified(side: Side) -> Seen:
     shown = side.shown()
     for each in shown[:-1]:  # only its own: which others it sends is up to the client's library
         each["tls_peer_certs"] = each["tls_peer_certs"][:1]
-    return [*seen, shown]
+    seen.append(shown)
+    tls.close()
+    gone: list[dict[str, Any]] = []
+    while not gone:
+        closed = side.document("/connz?state=closed&auth=1")["connections"]
+        gone = [each for each in closed if each["reason"] == "Client Closed"]
+    return [*seen, gone[0]["tls_version"], "tls_peer_certs" in gone[0]]
 
 
 def first(side: Side) -> Seen:

@@ -243,9 +243,11 @@ def _user_of(conn: Connection) -> str:
 
 
 def last_stats(conn: Connection) -> ConnectionStats:
-    """Return what is shown of `conn` once it is gone: of many subscriptions the first alone."""
+    """Return what is shown of `conn` once it is gone: of many subscriptions the first alone, and no
+    certificates."""
+    tls = conn.tls._replace(certificates=()) if conn.tls is not None else None
     subs = list(map(_subscription_stats, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
-    return connection_stats(conn)._replace(subscriptions=lambda: subs)
+    return connection_stats(conn)._replace(subscriptions=lambda: subs, tls=tls)
 
 
 def _subscription_stats(sub: Subscription) -> SubscriptionStats:
