@@ -335,6 +335,7 @@ def test_a_log_that_is_damaged_behind_the_export_is_told(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.proof
 def test_a_killed_export_goes_on_where_it_was(
     spark: Any, orders: SparkTestServer, tmp_path: Path
 ) -> None:

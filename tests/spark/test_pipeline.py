@@ -26,6 +26,7 @@ def three_ports() -> int:
     return free_port() // 4 * 4
 
 
+@pytest.mark.proof
 def test_the_whole_story(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "story"
     ports = [

@@ -516,6 +516,7 @@ def test_wrong_columns_are_named(
         write(spark.sql(f"SELECT {columns}"), stream)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_query_is_killed_and_goes_on_from_its_checkpoint(
     spark: Any, start_server: StartServer, tmp_path: Path
@@ -598,7 +599,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 def test_failed_attempts_are_repeated_by_spark(
     spark: Any, stream: SparkTestServer, tmp_path: Path
