@@ -529,7 +529,7 @@ def test_a_node_wanted_again_during_opening_opens_no_other_member(is_new: bool) 
         host = script.cluster.hosts[comes]
         node, process = host.node, host.process
         assert node is not None and process is not None
-        host.slowness = 2000
+        host.slowness, host.slow_thread = 2000, "block"  # the disk that it opens from
         if is_new:
             script.set_peers(uid, (*others, comes))
             script.wait("news", lambda: comes in node.meta.streams_by_uid[uid].peers)
