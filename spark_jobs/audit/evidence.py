@@ -52,7 +52,7 @@ def record_at(view: View, seq: int, about: Finding) -> bytes | None:
     if view.machine is None:
         return None
     try:
-        found = view.machine.index.locate(seq)
+        found = view.machine.index.locations.locate(seq)
     except (StreamdError, OSError, AssertionError, LookupError, ValueError):
         return None
     if found is None:

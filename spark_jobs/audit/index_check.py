@@ -21,7 +21,7 @@ def newest_crc(view: View, task: BlockTask) -> int:
     another block, or if they did not come from `index.db`."""
     if not task.wants_subjects or task.is_sealed or view.machine is None:
         return 0
-    active = view.machine.index.active
+    active = view.machine.index.blocks.active
     if active.columns is None or active.block_no != task.block_no:
         return 0
     return _columns_crc(active.columns, task)
@@ -39,7 +39,7 @@ def subject_findings(
         if any(each.subject_sum < 0 for each in mine):
             continue
         there = sum(each.subject_sum for each in mine) & MASK64
-        rows = view.machine.index.subjects
+        rows = view.machine.index.subjects.rows
         told = subject_sum((name, row[2]) for name, row in rows.items())
         path = f"{view.files.store.directory(view.uid)}/index.db"
         if there != told and not any(

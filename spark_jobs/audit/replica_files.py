@@ -234,7 +234,7 @@ class View:
         """(first_seq, last_seq, messages, bytes, digest)"""
         if self.machine is not None:
             index = self.machine.index
-            return index.first_seq, index.last_seq, index.count, index.bytes, index.digest
+            return index.first_seq, index.last_seq, index.count, index.live.bytes, index.live.digest
         if self.state is not None:
             first, last, count, size, digest = self.state.messages[:5]
             return first, last, count, size, digest
@@ -243,7 +243,7 @@ class View:
     def deleted(self) -> list[tuple[int, int]]:
         """Deleted seqs between first and last, as inclusive ranges."""
         if self.machine is not None:
-            return list(self.machine.index.deleted_ranges())
+            return list(self.machine.index.live.deleted.ranges())
         if self.state is not None:
             return list(SeqSet.from_state(self.state.messages[6]).ranges())
         return []

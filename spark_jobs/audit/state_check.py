@@ -160,7 +160,7 @@ def _limit_findings(view: View) -> list[Finding]:
                 )
             )
     if limits.max_per_subject > 0 and view.machine is not None:
-        rows = view.machine.index.subjects
+        rows = view.machine.index.subjects.rows
         over = [(name, row[2]) for name, row in rows.items() if row[2] > limits.max_per_subject]
         for name, held in sorted(over)[:CONSUMER_PENDING_MAX]:
             found.append(

@@ -89,7 +89,7 @@ class Origin:
         time_ns = parse_time("--as-of", time) + 1
         if self.is_offline:
             with self._view() as view:
-                after = view.machine.index.seq_at_time(time_ns)
+                after = view.machine.index.locations.seq_at_time(time_ns)
                 return (after or view.last_seq + 1) - 1
         from spark_jobs.client.stream_facts import seq_at_time, stream_facts
 
@@ -105,7 +105,7 @@ class Origin:
         import numpy as np
 
         with self._view() as view:
-            return np.fromiter(view.machine.index.live_seqs(first_seq, last_seq), np.int64)
+            return np.fromiter(view.machine.index.live.seqs(first_seq, last_seq), np.int64)
 
     def _view(self) -> StreamView:
         """The replica that the data source reads. Raises JobError."""

@@ -346,7 +346,7 @@ def _dead_ranges(machine: StreamMachine, blocks: list[Block]) -> list[tuple[tupl
     gone: list[tuple[Seq, Seq]] = []
     if blocks and blocks[0].first_seq < index.first_seq:
         gone.append((blocks[0].first_seq, index.first_seq - 1))
-    gone += index.deleted.ranges()
+    gone += index.live.deleted.ranges()
     found: list[tuple[tuple[Seq, Seq], ...]] = []
     at = 0
     for block in blocks:

@@ -105,7 +105,7 @@ class StreamView:
 
     @property
     def bytes(self) -> int:
-        return self.machine.index.bytes
+        return self.machine.index.live.bytes
 
     @property
     def digest(self) -> int:

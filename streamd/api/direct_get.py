@@ -38,7 +38,9 @@ def get(request: Request) -> None:
     if not request.payload and len(request.names) > 1:
         # What a key-value get is: kept short, there are many. A pattern is no subject.
         subject, machine = request.names[1], handle.machine
-        last = machine.index.last_of(subject.encode()) or select(machine, {"last_by_subj": subject})
+        last = machine.index.lookup.last_of(subject.encode()) or select(
+            machine, {"last_by_subj": subject}
+        )
         _send_one(request, handle, last)
         return
     if request.payload:
@@ -99,19 +101,19 @@ def _get_batch(request: Request, handle: StreamHandle, wanted: Document) -> None
     matcher = Matcher([pattern]) if pattern else None
     start: Seq = wanted.get("seq", 0)
     if wanted.get("start_time"):
-        start = index.seq_at_time(times.parse_ns(wanted["start_time"]))
+        start = index.locations.seq_at_time(times.parse_ns(wanted["start_time"]))
     start = max(start, index.first_seq)
-    if (pattern and not subjects.is_valid(pattern)) or not index.next_match(start, matcher):
+    if (pattern and not subjects.is_valid(pattern)) or not index.lookup.next_match(start, matcher):
         request.status(_NOT_FOUND)
         return
-    matching = index.count_from(start, matcher)
+    matching = index.lookup.count_from(start, matcher)
     batch = _Batch(request, handle, wanted, matching, b"")
     position = start
 
     def more(limit: int) -> list[Seq]:
         nonlocal position
         while position <= index.last_seq:
-            found, position = index.select(position, matcher, limit, limits.DIRECT_SCAN)
+            found, position = index.lookup.select(position, matcher, limit, limits.DIRECT_SCAN)
             if found:
                 return [loc[0] for loc in found]
         return []
@@ -132,22 +134,24 @@ def _get_last_of_many(request: Request, handle: StreamHandle, wanted: Document) 
         request.status(_BAD)
         return
     if up_to_time:
-        up_to = index.seq_at_time(times.parse_ns(up_to_time)) - 1
+        up_to = index.locations.seq_at_time(times.parse_ns(up_to_time)) - 1
     elif not up_to:
         up_to = index.last_seq
     up_to = min(up_to, index.last_seq)
     start: Seq = wanted.get("seq", 0)
     if wanted.get("start_time"):
-        start = index.seq_at_time(times.parse_ns(wanted["start_time"]))
+        start = index.locations.seq_at_time(times.parse_ns(wanted["start_time"]))
     patterns = [text.encode() for text in wanted["multi_last"]]
     patterns = [pattern for pattern in patterns if subjects.is_valid(pattern)]
     lasts: list[Seq] = []
     if patterns and up_to >= index.first_seq:
-        for subject, first, last in index.subjects_matching(Matcher(patterns)):
+        for subject, first, last in index.lookup.subjects_matching(Matcher(patterns)):
             if first > up_to:
                 continue
             seq = (
-                last if last <= up_to else index.last_match(Matcher.of_subject(subject), up_to + 1)
+                last
+                if last <= up_to
+                else index.lookup.last_match(Matcher.of_subject(subject), up_to + 1)
             )
             if seq:
                 lasts.append(seq)

@@ -58,8 +58,8 @@ def _lost(handle: StreamHandle) -> Document:
     their bytes, and those of all others whose block is gone. Other blocks are counted to learn the
     latter: of a stream with many messages the number is 0 until some StreamInfos have done so."""
     index = handle.machine.index
-    seqs = [seq for seq in handle.unreadable[: limits.UNREADABLE_SHOWN] if index.is_live(seq)]
-    byte_count = index.unreadable_bytes(seqs, count_max=limits.UNREADABLE_COUNTED)
+    seqs = [seq for seq in handle.unreadable[: limits.UNREADABLE_SHOWN] if index.live.has(seq)]
+    byte_count = index.unreadable.bytes_of(seqs, count_max=limits.UNREADABLE_COUNTED)
     return {"msgs": seqs, "bytes": byte_count or 0}
 
 

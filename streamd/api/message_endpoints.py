@@ -80,19 +80,19 @@ def select(machine: StreamMachine, wanted: Document) -> Seq:
     if last:
         subject = last.encode()
         if is_literal(subject):
-            return index.last_of(subject) or 0
-        return index.last_match(Matcher([subject])) or 0
+            return index.lookup.last_of(subject) or 0
+        return index.lookup.last_match(Matcher([subject])) or 0
     start: Seq = wanted.get("seq", 0)
     if wanted.get("start_time"):
-        start = index.seq_at_time(times.parse_ns(wanted["start_time"]))
+        start = index.locations.seq_at_time(times.parse_ns(wanted["start_time"]))
         if not start or start > index.last_seq:
             return 0
     following = wanted.get("next_by_subj")
     if following:
-        return index.next_match(start, Matcher([following.encode()])) or 0
+        return index.lookup.next_match(start, Matcher([following.encode()])) or 0
     if wanted.get("start_time"):
-        return index.next_match(start, None) or 0
-    return start if index.is_live(start) else 0
+        return index.lookup.next_match(start, None) or 0
+    return start if index.live.has(start) else 0
 
 
 def delete(request: Request) -> None:

@@ -140,17 +140,17 @@ def _show_info(request: Request, wanted: Document) -> None:
     if wanted.get("deleted_details"):
         index = handle.machine.index
         page = limits.DELETED_DETAIL_PAGE
-        if len(index.deleted) > page and not wanted.get("subjects_filter"):
+        if len(index.live.deleted) > page and not wanted.get("subjects_filter"):
             # As of subjects. With both, the offset is the subjects', and of these the first come.
-            total, offset, limit = len(index.deleted), max(0, wanted.get("offset", 0)), page
-        deleted = index.deleted_page(offset if limit else 0, page)
+            total, offset, limit = len(index.live.deleted), max(0, wanted.get("offset", 0)), page
+        deleted = index.live.deleted.page(offset if limit else 0, page)
         if deleted:
             shown["state"]["deleted"] = deleted
     if wanted.get("subjects_filter"):
         matcher = Matcher([wanted["subjects_filter"].encode()])
         # Unlike elsewhere, an offset beyond the end is shown as it was asked.
         offset, limit = max(0, wanted.get("offset", 0)), limits.SUBJECT_DETAIL_PAGE
-        total, counts = handle.machine.index.counts_page(matcher, offset, limit)
+        total, counts = handle.machine.index.lookup.counts_page(matcher, offset, limit)
         if not total:
             offset = limit = 0
         if counts:

@@ -96,7 +96,7 @@ class FrozenStream:
 
 def freeze_index(content: StreamContent, applied: Index) -> Callable[[], bytes]:
     """Copy what `index.db` holds of a stream at `applied`; the result makes its bytes."""
-    active = content.index.active
+    active = content.index.blocks.active
     stamp = [content.uid, applied, active.block_no, active.end_offset]
     names, *rest = content.index.to_cache()
 
@@ -152,7 +152,7 @@ def fill(
         index.load(state.messages, _cache_of(index_db, stamp))
     else:
         index.load(loss.messages(), None)
-        index.bytes = sum(size for _, size in index.live_sizes())
+        index.live.bytes = sum(size for _, size in index.locations.live_sizes())
     index.track_seqs(False)
     index.track_seqs(content.limits.tracks_seqs)
     content.expiry.load(state.ttl)

@@ -143,8 +143,10 @@ def test_old_snapshots_can_be_read() -> None:
     )
     assert again.digest == box.machine.digest
     mine = box.machine.index
-    assert list(again.index.subjects_matching(None)) == list(mine.subjects_matching(None))
-    assert again.index.counts_matching(None) == mine.counts_matching(None)
+    assert list(again.index.lookup.subjects_matching(None)) == list(
+        mine.lookup.subjects_matching(None)
+    )
+    assert again.index.lookup.counts_matching(None) == mine.lookup.counts_matching(None)
     old = MetaMachine.restore((HERE / "meta.state").read_bytes())
     assert old.streams_by_name == meta().streams_by_name
     want = meta_with_removals()

@@ -159,7 +159,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         again = Consumer.from_state(state, self.bed)
         assert again.to_state() == self.consumer.to_state()
         initial = len(again.remaining.initial) - again.remaining.initial_at
-        left = self.bed.index.count_from(again.next_sseq, again.matcher)
+        left = self.bed.index.lookup.count_from(again.next_sseq, again.matcher)
         assert again.num_pending == self.consumer.num_pending == initial + left
         self.bed.cursors["C"].stop()
         self.bed.consumers["C"] = again
@@ -181,14 +181,14 @@ class ConsumerMachine(RuleBasedStateMachine):
         consumer, index = self.consumer, self.bed.index
         assert consumer.floor_sseq <= consumer.delivered_sseq
         assert consumer.floor_cseq <= consumer.delivered_cseq
-        assert all(index.is_live(sseq) for sseq in consumer.pending)
+        assert all(index.live.has(sseq) for sseq in consumer.pending)
         assert list(consumer.pending) == sorted(consumer.pending)
         left = [
             seq
             for seq in consumer.remaining.initial[consumer.remaining.initial_at :]
-            if index.is_live(seq)
+            if index.live.has(seq)
         ]
-        counted = index.count_from(consumer.next_sseq, consumer.matcher)
+        counted = index.lookup.count_from(consumer.next_sseq, consumer.matcher)
         assert consumer.num_pending == len(left) + counted
         if self.most > 0:
             assert len(consumer.pending) <= self.most

@@ -82,7 +82,7 @@ class InterestModel(RuleBasedStateMachine):
     def deliver(self, data: st.DataObject, count: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.filters)))
         consumer = self.box.machine.consumers[name]
-        locs, _ = self.box.machine.index.select(
+        locs, _ = self.box.machine.index.lookup.select(
             consumer.next_sseq, consumer.matcher, count, 1 << 30
         )
         cseq = consumer.delivered_cseq

@@ -279,21 +279,21 @@ class StreamModel(RuleBasedStateMachine):
         assert index.count == len(self.live)
         assert index.last_seq == self.last
         assert index.first_seq == (min(self.live) if self.live else self.last + 1)
-        assert index.bytes == sum(map(self.size, self.live.values()))
-        gone = {s for a, b in index.deleted_ranges() for s in range(a, b + 1)}
+        assert index.live.bytes == sum(map(self.size, self.live.values()))
+        gone = {s for a, b in index.live.deleted.ranges() for s in range(a, b + 1)}
         assert gone == set(range(index.first_seq, self.last + 1)) - set(self.live)
         total = 0
         for seq, msg in self.live.items():
             found = self.box.read(seq)
             assert found is not None
             assert (found.subject, found.headers, found.payload) == msg
-            assert index.subject_at(seq) == msg[0]
-            assert index.ts_at(seq) == found.ts
-            block_no, offset, length = index.locate(seq)[1:]  # type: ignore[index]
+            assert index.locations.subject_at(seq) == msg[0]
+            assert index.locations.ts_at(seq) == found.ts
+            block_no, offset, length = index.locations.locate(seq)[1:]  # type: ignore[index]
             crc = self.box.blocks.files[block_no][offset + length - 4 : offset + length]
             total += mix64(seq, int.from_bytes(crc, "little"))
-        assert index.digest == total & MASK64
-        assert sum(block.digest for block in index.blocks) & MASK64 == index.digest
+        assert index.live.digest == total & MASK64
+        assert sum(block.digest for block in index.blocks) & MASK64 == index.live.digest
         assert sum(block.live for block in index.blocks) == index.count
         assert set(self.box.blocks.footers) == {b.block_no for b in index.blocks if b.is_sealed}
 
@@ -306,20 +306,20 @@ class StreamModel(RuleBasedStateMachine):
         for pattern in PATTERNS:
             matcher = Matcher([pattern])
             mine = [seq for seq, msg in sorted(self.live.items()) if matches(pattern, msg[0])]
-            assert [loc[0] for loc in index.select(0, matcher, 1 << 30, 1 << 30)[0]] == mine
+            assert [loc[0] for loc in index.lookup.select(0, matcher, 1 << 30, 1 << 30)[0]] == mine
             assert self.in_steps(matcher) == mine
-            assert index.last_match(matcher) == (mine[-1] if mine else 0)
+            assert index.lookup.last_match(matcher) == (mine[-1] if mine else 0)
             before = [seq for seq in mine if seq < middle]
-            assert index.last_match(matcher, before=middle) == (before[-1] if before else 0)
+            assert index.lookup.last_match(matcher, before=middle) == (before[-1] if before else 0)
             rest = [seq for seq in mine if seq >= middle]
-            assert index.count_from(middle, matcher) == len(rest)
-            assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
+            assert index.lookup.count_from(middle, matcher) == len(rest)
+            assert index.lookup.next_match(middle, matcher) == (rest[0] if rest else 0)
             lasts = {self.live[seq][0]: seq for seq in mine}
-            assert index.last_seqs(matcher) == sorted(lasts.values())
+            assert index.lookup.last_seqs(matcher) == sorted(lasts.values())
             with patch.object(lookup, "NEAR_MSGS", 1):
-                assert index.next_match(middle, matcher) == (rest[0] if rest else 0)
-        counts = index.counts_matching(None)
-        rows = index.subjects_matching(None)
+                assert index.lookup.next_match(middle, matcher) == (rest[0] if rest else 0)
+        counts = index.lookup.counts_matching(None)
+        rows = index.lookup.subjects_matching(None)
         table = {name: (first, last, counts[name]) for name, first, last in rows}
         mine_table: dict[bytes, Any] = {}
         for seq, msg in sorted(self.live.items()):
@@ -332,7 +332,7 @@ class StreamModel(RuleBasedStateMachine):
         found: list[int] = []
         seq = 0
         while seq <= index.last_seq:
-            locs, after = index.select(seq, matcher, 2, 3)
+            locs, after = index.lookup.select(seq, matcher, 2, 3)
             assert after > seq or not index.count
             found += [loc[0] for loc in locs]
             seq = max(after, seq + 1)

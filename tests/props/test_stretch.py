@@ -1,4 +1,4 @@
-"""`StreamIndex.stretch` and the records it points at, against the index's own `select`."""
+"""`Locations.stretch` and the records it points at, against `Lookup.select`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_stretch_that_decodes_is_what_select_finds(
     for seq in deletes:
         box.do(commands.DELETE_MSG, seq, False)
     index = box.machine.index
-    found = index.stretch(start, limit)
+    found = index.locations.stretch(start, limit)
     if found is None:
         return
     seq, block_no, offset, length, count = found
@@ -45,6 +45,6 @@ def test_a_stretch_that_decodes_is_what_select_finds(
     seqs, _, subjects, _ = run
     if seqs[0] != seq or seqs[-1] != seq + count - 1:
         return  # what the caller checks too
-    locs, _ = index.select(start, None, count, 1000)
+    locs, _ = index.lookup.select(start, None, count, 1000)
     assert list(seqs) == [loc[0] for loc in locs]
-    assert list(subjects) == [index.subject_at(each) for each in seqs]
+    assert list(subjects) == [index.locations.subject_at(each) for each in seqs]

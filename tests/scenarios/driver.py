@@ -205,7 +205,7 @@ class Cluster(Nodes):
         replica = self.node(name).replica(self.uid(stream))
         assert replica is not None
         index = replica.machine.index
-        seqs = [seq for seq in range(index.first_seq, index.last_seq + 1) if index.is_live(seq)]
+        seqs = [seq for seq in range(index.first_seq, index.last_seq + 1) if index.live.has(seq)]
         told: list[Any] = []
         self.process(name).run(replica.read, seqs, told.append)
         self.until(f"{name} reads", lambda: told)

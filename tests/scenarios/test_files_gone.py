@@ -20,7 +20,9 @@ def stream(cluster: Cluster, name: str) -> list[str]:
 
 
 def growing_block(cluster: Cluster, name: str) -> list[str]:
-    return [f"{cluster.directory('S')}/{cluster.machine(name, 'S').index.active.block_no}.blk"]
+    return [
+        f"{cluster.directory('S')}/{cluster.machine(name, 'S').index.blocks.active.block_no}.blk"
+    ]
 
 
 def snapshots(cluster: Cluster, name: str) -> list[str]:

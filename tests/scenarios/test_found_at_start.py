@@ -140,7 +140,9 @@ def test_a_lost_block_of_the_only_copy_is_told_at_the_start(make: Make, loss: st
     filled(cluster, 1)
     index = cluster.machine("n1", "S").index
     block = next(block for block in index.blocks if block.block_no == 1)
-    sizes = {seq: index.size_of(seq) for seq in range(block.first_seq, block.last_seq + 1)}
+    sizes = {
+        seq: index.locations.size_of(seq) for seq in range(block.first_seq, block.last_seq + 1)
+    }
     cluster.kill("n1")
     path = f"{cluster.directory('S')}/1.blk"
     if loss == "gone":

@@ -118,7 +118,7 @@ def test_streams_with_many_consumers_compare_when_a_node_is_back(cluster: Cluste
     cluster.boot(name)
     cluster.until("open", lambda: cluster.group(name, "S") is not None)
     _at_rest(cluster, "S")
-    cluster.machine(name, "S").index.digest ^= 1
+    cluster.machine(name, "S").index.live.digest ^= 1
     cluster.until("seen", lambda: cluster.events("replica has drifted"), 15)
     cluster.suspects.clear()
     cluster.until_whole()

@@ -32,7 +32,7 @@ def test_s1_5_no_two_messages_share_a_time(cluster: Cluster) -> None:
         cluster.publish(400, at=name, chunk=400)
     cluster.until_whole()
     index = cluster.machine("n1", "S").index
-    times = [index.ts_at(seq) for seq in range(1, 2001)]
+    times = [index.locations.ts_at(seq) for seq in range(1, 2001)]
     assert all(earlier < later for earlier, later in pairwise(times))
     for seq in (1, 2, 399, 400, 401, 800, 801, 1201, 2000):
         for wanted, first in ((times[seq - 1], seq), (times[seq - 1] + 1, seq + 1)):

@@ -299,7 +299,7 @@ def test_a_replica_that_differed_and_was_right_is_heard_again(cluster: Cluster) 
     cluster.stop(third)
     cluster.hosts[third].disk.wipe(cluster.directory("S"))
     cluster.suspects.add(wrong)
-    cluster.machine(wrong, "S").index.digest ^= 1
+    cluster.machine(wrong, "S").index.live.digest ^= 1
     cluster.publish(1)
     cluster.until("told", lambda: cluster.events("replicas differ"), 5)
     cluster.stop(wrong)

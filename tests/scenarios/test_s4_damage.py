@@ -331,7 +331,7 @@ def test_s4_7_a_block_is_read_whose_first_message_is_just_being_stored(cluster: 
     cluster.until_whole()
     name = cluster.followers("S")[0]
     cluster.consumer()
-    node, block = cluster.node(name), cluster.machine(name, "S").index.active
+    node, block = cluster.node(name), cluster.machine(name, "S").index.blocks.active
     assert block.count == 0 and block.end_offset > HEADER_BYTES
     process = cluster.process(name)
     process.threads["block"].hold()

@@ -20,7 +20,7 @@ BAD = 30  # in the first of several blocks
 
 def place_of(cluster: Cluster, name: NodeId, seq: Seq) -> tuple[str, int, int]:
     """(path, offset, length) of a message."""
-    loc = cluster.machine(name, "S").index.locate(seq)
+    loc = cluster.machine(name, "S").index.locations.locate(seq)
     assert loc is not None
     return f"{cluster.directory('S')}/{loc[1]}.blk", loc[2], loc[3]
 

@@ -368,9 +368,14 @@ class SimCluster:
         assert isinstance(machine, StreamMachine)
         index, age_ns = machine.index, machine.limits.max_age_ns
         before_ns = host.clock.now_ns() - age_ns - LATE_NS
-        for seq in index.live_seqs(index.first_seq, index.last_seq) if age_ns else ():
-            if index.ts_at(seq) < before_ns and not index.flags_at(seq) & IS_NEVER:
-                text = f"{before_ns - index.ts_at(seq) + LATE_NS} ns too old at {host.name}"
+        for seq in index.live.seqs(index.first_seq, index.last_seq) if age_ns else ():
+            if (
+                index.locations.ts_at(seq) < before_ns
+                and not index.locations.flags_at(seq) & IS_NEVER
+            ):
+                text = (
+                    f"{before_ns - index.locations.ts_at(seq) + LATE_NS} ns too old at {host.name}"
+                )
                 raise Violation(f"stream {asset.uid}: {seq} is {text}")
         plan = machine.plan_expiry(host.clock.now_ns() - LATE_NS)
         need(plan is None, f"stream {asset.uid}: {host.name} has yet to do {plan}")
@@ -383,7 +388,7 @@ class SimCluster:
         replica = self._whole_replica(host, uid)
         self.checkers.check_equal(host.name, replica.group)
         index = replica.machine.index
-        seqs = [seq for seq in truth.content if index.locate(seq) is not None]
+        seqs = [seq for seq in truth.content if index.locations.locate(seq) is not None]
         found: list[list[StoredMsg | None]] = []
         asked_us = -SECOND
 
@@ -405,7 +410,7 @@ class SimCluster:
 
         self._await(f"answer to a read of {uid} at {host.name}", LIVENESS_US, is_answered)
         for seq, message in zip(seqs, found[0], strict=True):
-            if message is None and truth.machine.index.locate(seq) is None:
+            if message is None and truth.machine.index.locations.locate(seq) is None:
                 continue  # its time was over, or it was acked, while it was being read
             need(message is not None, f"{host.name}/{uid}: seq {seq} is gone")
             assert message is not None

@@ -288,7 +288,7 @@ class Campaign:
 
     def _check_message(self, node: SimNode, seq: int, message: tuple[bytes, bytes, bytes]) -> None:
         """A live message has the bytes that were acked; the fold vouches for removed ones."""
-        loc = node.group.machine.index.locate(seq)
+        loc = node.group.machine.index.locations.locate(seq)
         if loc is None:
             return
         _, block_no, offset, length = loc

@@ -110,7 +110,11 @@ class Drain:
                 )
                 self._world.counts["consumers drained"] += len(truth.machine.consumers)
                 continue
-            live = [seq for seq in truth.content if truth.machine.index.locate(seq) is not None]
+            live = [
+                seq
+                for seq in truth.content
+                if truth.machine.index.locations.locate(seq) is not None
+            ]
             for name, consumer in truth.machine.consumers.items():
                 if consumer.is_ack_none:
                     continue

@@ -229,9 +229,9 @@ class History:
         is_at_end = not group._proposals and self.machine.applied == group.raft.last_index
         for consumer in self.machine.consumers.values():
             left = len(consumer.remaining.initial) - consumer.remaining.initial_at
-            left += index.count_from(consumer.next_sseq, consumer.matcher)
+            left += index.lookup.count_from(consumer.next_sseq, consumer.matcher)
             assert consumer.num_pending == left, (consumer.name, consumer.num_pending, left)
-            assert all(map(index.is_live, (*consumer.pending, *consumer.redelivered)))
+            assert all(map(index.live.has, (*consumer.pending, *consumer.redelivered)))
             most = consumer.config["max_ack_pending"]
             # An ack of before a reset, of what is on its way again, makes room for a moment.
             if most > 0 and not consumer.is_ack_none and not consumer.resets:

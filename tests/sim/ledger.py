@@ -87,7 +87,7 @@ class Ledger:
         """A linearizable read says that there is no such message (any more)."""
         truth = self._truth(uid)
         if truth is not None and seq in self.acked.get(uid, ()):
-            is_live = truth.machine.index.locate(seq) is not None
+            is_live = truth.machine.index.locations.locate(seq) is not None
             need(not is_live, f"stream {uid}: acked seq {seq} is said not to be there")
             self.world.counts["messages gone"] += 1
 

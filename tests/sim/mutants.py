@@ -370,8 +370,8 @@ def seqs_used_again(replace: Replace) -> None:
 
     def live_only(index: StreamIndex, *state: Any) -> None:
         load(index, *state)
-        while index.last_seq and index.locate(index.last_seq) is None:
-            index.last_seq -= 1
+        while index.last_seq and index.locations.locate(index.last_seq) is None:
+            index.live.last_seq -= 1
 
     replace(StreamIndex, "load", live_only)
 

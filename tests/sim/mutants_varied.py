@@ -17,7 +17,7 @@ def one_ack_is_enough(replace: Replace) -> None:
     """What one consumer has acked leaves, whoever else wants it."""
 
     def greedy(consumers: StreamConsumers, consumer: Any, sseqs: Sequence[int]) -> None:
-        consumers._changes.remove([seq for seq in sseqs if consumers.index.is_live(seq)])
+        consumers._changes.remove([seq for seq in sseqs if consumers.index.live.has(seq)])
 
     replace(StreamConsumers, "on_acked", greedy)
 

@@ -112,11 +112,11 @@ class Owed:
         index = machine.index
         if kind in (commands.CHECKPOINT, commands.REWRITE, commands.PROGRESS, commands.NAKED):
             return
-        live = set(index.live_seqs(index.first_seq, index.last_seq))
+        live = set(index.live.seqs(index.first_seq, index.last_seq))
         gone, new = self._live - live, live - self._live
         self._live = live
         for seq in new:
-            self._subjects[seq] = index.subject_at(seq)
+            self._subjects[seq] = index.locations.subject_at(seq)
         for wants in self._wants.values():
             wants.owing.update(seq for seq in new if seq >= wants.start)
             wants.early.update(seq for seq in new if seq < wants.start)
@@ -228,7 +228,7 @@ class Owed:
                 return f"{self._who()}: {consumer.name} waits for other acks: {have[:5]}"
             index, matcher = self._machine.index, consumer.matcher
             left = len(consumer.remaining.initial) - consumer.remaining.initial_at
-            left += index.count_from(consumer.next_sseq, matcher)
+            left += index.lookup.count_from(consumer.next_sseq, matcher)
             if left != consumer.num_pending:
                 return f"{self._who()}: {consumer.name} has {consumer.num_pending} left, not {left}"
         return ""

@@ -180,7 +180,9 @@ class Replica:
         ranges: list[int] = []
         records: list[bytes] = []
         for block in chosen:
-            found, spans = live_spans(index.columns_of(block), index.next_live, index.last_seq)
+            found, spans = live_spans(
+                index.blocks.columns(block), index.live.first_from, index.last_seq
+            )
             ranges += found
             if spans:
                 self.store.read_spans(block.block_no, spans, records.append)
@@ -317,11 +319,11 @@ def _random_msg(rng: random.Random, name: str, number: int) -> Msg:
 
 def _random_consumption(replica: Replica, rng: random.Random, consumer: Any) -> None:
     index = replica.machine.index
-    seq = index.next_live(consumer.next_sseq)
+    seq = index.live.first_from(consumer.next_sseq)
     last = seq
-    while last < index.last_seq and index.is_live(last + 1) and last - seq < rng.randrange(1, 9):
+    while last < index.last_seq and index.live.has(last + 1) and last - seq < rng.randrange(1, 9):
         last += 1
-    if index.is_live(seq):
+    if index.live.has(seq):
         replica.deliver(consumer, seq, last)
     waiting = list(consumer.pending)
     if waiting and rng.random() < 0.7:

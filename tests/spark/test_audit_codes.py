@@ -346,7 +346,7 @@ def no_meta_snapshot_that_is_whole(directory: Path, stream: str) -> Found:
 def wrong_digest_in_a_snapshot(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(200)
-    replica.machine.index.digest ^= 1
+    replica.machine.index.live.digest ^= 1
     replica.snapshot()
     replica.close()
     return {("state-digest", "n1", None, None)}
@@ -378,12 +378,12 @@ def index_db_of_other_subjects(directory: Path, stream: str) -> Found:
 def index_db_of_other_places(directory: Path, stream: str) -> Found:
     replica = Replica(directory / "n1", name=stream)
     replica.fill(200)
-    columns = replica.machine.index.active.columns
+    columns = replica.machine.index.blocks.active.columns
     assert columns is not None
     columns.offsets[2] += 8
     replica.snapshot()
     replica.close()
-    row = replica.machine.index.active
+    row = replica.machine.index.blocks.active
     return {("index-differs", "n1", row.first_seq, row.last_seq)}
 
 

@@ -137,7 +137,7 @@ def test_a_store_reads_as_the_machine_holds_it(tmp_path: Path, seed: int) -> Non
         index = replica.machine.index
         assert view.problem == "" and view.applied == replica.machine.applied
         assert view.index_row() == (
-            index.first_seq, index.last_seq, index.count, index.bytes, index.digest,
+            index.first_seq, index.last_seq, index.count, index.live.bytes, index.live.digest,
         )  # fmt: skip
         for level in (FULL, DIGEST):
             live: list[int] = []
@@ -148,8 +148,8 @@ def test_a_store_reads_as_the_machine_holds_it(tmp_path: Path, seed: int) -> Non
                 assert (checked.rows.seqs == live_seqs(task)).all()
                 live += checked.rows.seqs.tolist()
                 total += sum(buckets_of(checked.rows)[1].tolist())
-            assert live == list(index.live_seqs(index.first_seq, index.last_seq))
-            assert total & MASK64 == index.digest
+            assert live == list(index.live.seqs(index.first_seq, index.last_seq))
+            assert total & MASK64 == index.live.digest
         store.close()
 
 
@@ -183,7 +183,7 @@ def test_a_flipped_bit_anywhere_in_a_block_is_found(tmp_path: Path, seed: int) -
     replica.fill(300, batch=rng.choice([1, 5, 40]), size=rng.choice([0, 30, 200]))
     replica.snapshot()
     replica.close()
-    path = replica.block(rng.randrange(1, replica.machine.index.active.block_no + 1))
+    path = replica.block(rng.randrange(1, replica.machine.index.blocks.active.block_no + 1))
     blob = path.read_bytes()
     at = rng.randrange(len(blob))
     damage.flip(path, at, 1 << rng.randrange(8))

@@ -146,7 +146,7 @@ def test_rewritten_blocks_are_read_whether_they_are_in_files_or_in_the_log(
         files = {path.name for path in directory.rglob("r*.blk")}
         assert ({block_name(no) for no in rewritten} <= files) is (ending != "killed")
         rows = read_rows(directory, "S", withDebug=True)
-    assert [row["seq"] for row in rows] == list(index.live_seqs(1, index.last_seq))
+    assert [row["seq"] for row in rows] == list(index.live.seqs(1, index.last_seq))
     assert all(row["payload"].startswith(b"%06d" % row["seq"]) for row in rows)
     assert {row["block"] for row in rows} == {block.block_no for block in index.blocks}
 

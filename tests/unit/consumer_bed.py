@@ -18,12 +18,14 @@ START_NS = 1_700_000_000_000_000_000
 
 
 class ListIndex:
-    """The obvious implementation of what consumers and cursors ask of a stream's index."""
+    """The obvious implementation of what consumers and cursors ask of a stream's index: all the
+    parts of one in one."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, bytes]] = []  # live: (seq, ts, subject)
         self.first_seq = 1
         self.last_seq = 0
+        self.live = self.locations = self.lookup = self
 
     @property
     def count(self) -> int:
@@ -32,12 +34,12 @@ class ListIndex:
     def _at(self, seq: int) -> int:
         return bisect.bisect_left(self.rows, (seq, 0, b""))
 
-    def is_live(self, seq: int) -> bool:
+    def has(self, seq: int) -> bool:
         at = self._at(seq)
         return at < len(self.rows) and self.rows[at][0] == seq
 
     def locate(self, seq: int) -> tuple[int, int, int, int] | None:
-        return (seq, 1, seq, 1) if self.is_live(seq) else None
+        return (seq, 1, seq, 1) if self.has(seq) else None
 
     def select(
         self, start: int, matcher: Matcher | None, limit: int, scan_limit: int

@@ -231,7 +231,7 @@ def test_messages_of_an_earlier_filter_are_not_counted_by_the_next(
     bed.is_auto = True
     for _ in range(2):
         pending = bed.info().pending
-        assert pending == bed.index.count_from(consumer.next_sseq, consumer.matcher)
+        assert pending == bed.index.lookup.count_from(consumer.next_sseq, consumer.matcher)
         state = commands.decode(commands.encode(consumer.to_state()))
         again = Consumer.from_state(state, bed)
         assert (again.info(), again.to_state()) == (consumer.info(), consumer.to_state())

@@ -34,7 +34,7 @@ from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.consumers.remaining import Remaining, filters_of
-from streamd.machine.indexes.lookup import IndexLookup
+from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from streamd.subjects import Matcher
 from streamd.types import Seq, Uid
@@ -57,7 +57,7 @@ class StreamView(Protocol):
     def config(self) -> StreamConfig: ...
 
     @property
-    def index(self) -> IndexLookup: ...
+    def index(self) -> StreamIndex: ...
 
     def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:
         """`consumer` needs `sseqs` no longer. Called only if retention is not "limits", after the
@@ -318,15 +318,15 @@ class Consumer:
         index, remaining = self._stream.index, self.remaining
         is_beyond = is_front and remaining.next_sseq >= index.first_seq
         had_matches = remaining.matcher is not None and bool(remaining.left or self.pending)
-        gone = [seq for seq in self.pending if not index.is_live(seq)]
+        gone = [seq for seq in self.pending if not index.live.has(seq)]
         for seq in gone:
             self._terminate(seq, _DELETED_UNACKED, None)
-        self.redelivered = {s: n for s, n in self.redelivered.items() if index.is_live(s)}
+        self.redelivered = {s: n for s, n in self.redelivered.items() if index.live.has(s)}
         remaining.keep_live_initial()
         if gone:
             self._advance_floor()
         start = index.first_seq
-        if had_matches and not index.count_from(start, remaining.matcher):
+        if had_matches and not index.lookup.count_from(start, remaining.matcher):
             start = index.last_seq + 1  # all that it would have got is gone
         if remaining.next_sseq < start:
             remaining.next_sseq = start
@@ -490,7 +490,7 @@ class Consumer:
                 pending.update(zip(range(first, last + 1), cseqs, strict=True))
             else:
                 # Some left the stream between planning and now: nothing to wait for.
-                is_live = self._stream.index.is_live
+                is_live = self._stream.index.live.has
                 for sseq in range(first, last + 1):
                     if is_live(sseq):
                         pending[sseq] = (first_cseq + sseq - first, ts)

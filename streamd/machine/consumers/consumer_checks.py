@@ -162,7 +162,9 @@ def check_reset(consumer: Consumer, seq: int) -> JsError | None:
         if seq < int(consumer.config.get("opt_start_seq", 0)):
             return errors.CONSUMER_INVALID_RESET(err="below start seq")
     elif policy == "by_start_time":
-        first = consumer.stream.index.seq_at_time(parse_ns(consumer.config["opt_start_time"]))
+        first = consumer.stream.index.locations.seq_at_time(
+            parse_ns(consumer.config["opt_start_time"])
+        )
         if seq < first:
             return errors.CONSUMER_INVALID_RESET(err="below start time")
     elif policy != "all":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
-from streamd.machine.indexes.lookup import IndexLookup
+from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subjects import Matcher
 from streamd.types import Seq
@@ -36,7 +36,7 @@ class Remaining:
         "removed_ahead_to",
     )
 
-    def __init__(self, index: IndexLookup) -> None:
+    def __init__(self, index: StreamIndex) -> None:
         self._index = index
         self.matcher: Matcher | None = None  # None: no filter
         self.next_sseq: Seq = 1
@@ -82,11 +82,11 @@ class Remaining:
         if policy == "by_start_time":
             if not index.count:
                 return after_last
-            return max(int(index.seq_at_time(parse_ns(config["opt_start_time"]))), first)
+            return max(int(index.locations.seq_at_time(parse_ns(config["opt_start_time"]))), first)
         assert policy == "last_per_subject", policy
         if stream.get("max_msgs_per_subject") == 1:
             return first  # there are no others
-        self.initial = index.last_seqs(self.matcher)
+        self.initial = index.lookup.last_seqs(self.matcher)
         self.initial_at = 0
         if not self.initial and index.last_seq >= first:
             return after_last - 1  # it is no match; peers show this position
@@ -105,7 +105,7 @@ class Remaining:
 
     def _last_match(self) -> Seq:
         index = self._index
-        found: Seq = index.last_match(self.matcher) if index.count else 0
+        found: Seq = index.lookup.last_match(self.matcher) if index.count else 0
         return found or 0
 
     # --- messages to come -----------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Remaining:
         """Count the new messages first..last as delivered; return how many still live."""
         live = last - first + 1
         if first <= self.removed_ahead_to:
-            live = sum(map(self._index.is_live, range(first, last + 1)))
+            live = sum(map(self._index.live.has, range(first, last + 1)))
         if self.initial_at < len(self.initial) and last < self.next_sseq:
             at = self.initial_at
             while at < len(self.initial) and self.initial[at] <= last:
@@ -181,7 +181,7 @@ class Remaining:
                 self.skip_initial()
         if sseq >= self.next_sseq:
             if count is None:
-                count = self._index.count_between(self.next_sseq, sseq, self.matcher)
+                count = self._index.lookup.count_between(self.next_sseq, sseq, self.matcher)
             self.next_sseq = sseq + 1
             if self.matcher is not None:
                 self.left -= count
@@ -227,15 +227,15 @@ class Remaining:
         if self.next_sseq > end:
             return []
         if self.matcher is None:
-            return list(index.live_seqs(self.next_sseq, end))
+            return list(index.live.seqs(self.next_sseq, end))
         rows = end + 1 - self.next_sseq
-        found, _ = index.select(self.next_sseq, self.matcher, rows, rows)
+        found, _ = index.lookup.select(self.next_sseq, self.matcher, rows, rows)
         return [loc[0] for loc in found if loc[0] <= end]
 
     def keep_live_initial(self) -> None:
         """Remove from the initial list the messages that are not live any more."""
         rest = self.initial[self.initial_at :]
-        self.initial = list(filter(self._index.is_live, rest))
+        self.initial = list(filter(self._index.live.has, rest))
         self.initial_at = 0
 
     def recount(self) -> None:
@@ -246,11 +246,11 @@ class Remaining:
         if not index.count or self.next_sseq > index.last_seq:
             self.passed = index.count
         elif self.matcher is not None:
-            self.left = index.count_from(self.next_sseq, self.matcher)
+            self.left = index.lookup.count_from(self.next_sseq, self.matcher)
         elif self.next_sseq <= index.first_seq:
             self.passed = 0
         else:
-            self.passed = index.count - index.count_from(self.next_sseq, None)
+            self.passed = index.count - index.lookup.count_from(self.next_sseq, None)
 
 
 def filters_of(config: ConsumerConfig) -> list[bytes]:

@@ -34,6 +34,7 @@ class Columns:
         "first_seq",
         "has_flags",
         "lengths",
+        "local_ids",
         "offsets",
         "seqs",
         "subject_ids",
@@ -51,6 +52,7 @@ class Columns:
         self.crcs = array("I")
         self.subject_ids = array("I")
         self.subjects: Any = []  # bytes; of a sealed block whatever sequence its footer gave
+        self.local_ids: dict[bytes, int] = {}  # of `subjects`; only while more may come
         self.end_offset = BLOCK_HEADER_BYTES
         self.has_flags = False  # any length with flag bits
         self._wanted: dict[Matcher, Wanted] = {}
@@ -69,6 +71,15 @@ class Columns:
         made.end_offset = view.end_offset
         made.has_flags = bool(made.lengths) and max(made.lengths) > LENGTH_MASK
         return made
+
+    def reopen(self) -> None:
+        """Make columns that come from a footer ready for more rows."""
+        self.subjects = list(self.subjects)
+        self.local_ids = {subject: local for local, subject in enumerate(self.subjects)}
+
+    def close(self) -> None:
+        """Release what only more rows would need."""
+        self.local_ids = {}
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -43,16 +43,16 @@ def _members(bits: int) -> list[int]:
 class SeqSet:
     """A set of seqs. Not a queue, not ordered by insertion; iteration is ascending."""
 
-    __slots__ = ("_count", "_full", "_low", "_spans")
+    __slots__ = ("_full", "_low", "_spans", "count")
 
     def __init__(self) -> None:
         self._spans: dict[int, int] = {}  # those with some members, and not all
         self._full: SeqSet | None = None  # the keys of the others; None: there never was one
         self._low = 0  # no key in `_spans` is below it: what is discarded is mostly near to that
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __contains__(self, seq: Seq) -> bool:
         bits = self._spans.get(seq >> _SHIFT)
@@ -67,15 +67,15 @@ class SeqSet:
 
     def add(self, seq: Seq) -> bool:
         """Add `seq`; False if it was there."""
-        before = self._count
+        before = self.count
         self._add_bits(seq >> _SHIFT, 1 << (seq & _LOW))
-        return self._count > before
+        return self.count > before
 
     def add_range(self, first: Seq, last: Seq) -> int:
         """Add first..last inclusive; return how many were new."""
         if last < first:
             return 0
-        before = self._count
+        before = self.count
         low, high = first >> _SHIFT, last >> _SHIFT
         if low == high:
             self._add_bits(low, _bits(first & _LOW, last & _LOW))
@@ -83,7 +83,7 @@ class SeqSet:
             self._add_bits(low, _bits(first & _LOW, _LOW))
             self._fill(low + 1, high - 1)
             self._add_bits(high, _bits(0, last & _LOW))
-        return self._count - before
+        return self.count - before
 
     def add_all(self, seqs: Iterable[Seq]) -> None:
         """Add ascending seqs; where they are close, for less than adding each."""
@@ -109,7 +109,7 @@ class SeqSet:
         if new == _FULL:
             self._fill(key, key)
         else:
-            self._count += new.bit_count() - old.bit_count()
+            self.count += new.bit_count() - old.bit_count()
             self._spans[key] = new
 
     def _fill(self, low: int, high: int) -> None:
@@ -117,10 +117,10 @@ class SeqSet:
         if high < low:
             return
         for key in self._partial(low, high):
-            self._count -= self._spans.pop(key).bit_count()
+            self.count -= self._spans.pop(key).bit_count()
         if self._full is None:
             self._full = SeqSet()
-        self._count += self._full.add_range(low, high) * _SPAN
+        self.count += self._full.add_range(low, high) * _SPAN
 
     def _partial(self, low: int, high: int) -> list[int]:
         """The keys low..high of spans with some members, and not all."""
@@ -131,35 +131,35 @@ class SeqSet:
 
     def discard_below(self, seq: Seq) -> int:
         """Remove every member below `seq`; return how many there were."""
-        if not self._count:
+        if not self.count:
             return 0
-        before = self._count
+        before = self.count
         limit = seq >> _SHIFT
         spans = self._spans
         for key in self._partial(self._low, limit - 1):
-            self._count -= spans.pop(key).bit_count()
+            self.count -= spans.pop(key).bit_count()
         self._low = max(self._low, limit)
         bits = spans.get(limit, 0)
         full = self._full
         if full is not None:
-            self._count -= full.discard_below(limit) * _SPAN
+            self.count -= full.discard_below(limit) * _SPAN
             if seq & _LOW and limit in full:  # from here on it is a part of one
                 full.discard_below(limit + 1)
                 bits = _FULL
         if bits:
             kept = bits >> (seq & _LOW) << (seq & _LOW)
-            self._count -= bits.bit_count() - kept.bit_count()
+            self.count -= bits.bit_count() - kept.bit_count()
             if kept:
                 spans[limit] = kept
             else:
                 del spans[limit]
-        return before - self._count
+        return before - self.count
 
     def clear(self) -> None:
         """Remove all."""
         self._spans.clear()
         self._full = None
-        self._count = 0
+        self.count = 0
 
     def next_absent(self, seq: Seq) -> Seq:
         """Return the smallest seq >= `seq` that is not a member."""
@@ -198,7 +198,7 @@ class SeqSet:
 
     def count_below(self, seq: Seq) -> int:
         """Return how many members are below `seq`."""
-        if not self._count:
+        if not self.count:
             return 0
         limit = seq >> _SHIFT
         total = sum(bits.bit_count() for key, bits in self._spans.items() if key < limit)
@@ -211,7 +211,7 @@ class SeqSet:
 
     def has_any(self, first: Seq, last: Seq) -> bool:
         """True if any of first..last inclusive is a member."""
-        if not self._count:
+        if not self.count:
             return False
         low, high = first >> _SHIFT, last >> _SHIFT
         if self._full is not None and self._full.has_any(low, high):
@@ -283,7 +283,7 @@ class SeqSet:
         made._spans = self._spans.copy()
         made._full = self._full.copy() if self._full is not None else None
         made._low = self._low
-        made._count = self._count
+        made.count = self.count
         return made
 
     def to_state(self) -> list[Any]:

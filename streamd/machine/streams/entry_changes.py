@@ -36,14 +36,14 @@ class EntryChanges:
     def begin(self, out: Effects) -> None:
         """Begin an entry, whose block operations and events go to `out`."""
         self.out = out
-        self._index.settle()
-        self._blob_offset = self._index.active.end_offset
+        self._index.blocks.settle()
+        self._blob_offset = self._index.blocks.active.end_offset
 
     # --- steps ----------------------------------------------------------------------------------
 
     def make_room(self) -> None:
         """Begin another block if the active one is full."""
-        if self._index.is_block_full():
+        if self._index.blocks.is_full():
             self._roll()
 
     def write(self, ts: int, msgs: list[Msg], flags: list[int] | None) -> Seq:
@@ -71,10 +71,10 @@ class EntryChanges:
         """Seal the active block; further records of the entry go into the next one."""
         sealed, footer = self._index.roll()
         self.out.block_ops.append((SEAL, sealed.block_no, sealed.end_offset, footer))
-        self._blob_offset = self._index.active.end_offset
+        self._blob_offset = self._index.blocks.active.end_offset
 
     def _reserve(self, record: bytes) -> None:
-        self._index.reserve(len(record))
+        self._index.blocks.reserve(len(record))
         self._blob.append(record)
 
     # --- the end of an entry --------------------------------------------------------------------
@@ -88,7 +88,7 @@ class EntryChanges:
         """Write the records of the entry as one blob, behind them `tombstone` and the frame of
         the entry; drop the blocks that hold no live message any more."""
         if self._blob or tombstone:
-            active = self._index.active
+            active = self._index.blocks.active
             self._reserve(tombstone + self._codec.encode_frame(index, ts))
             pieces, self._blob = self._blob, []
             size = active.end_offset - self._blob_offset
@@ -96,15 +96,15 @@ class EntryChanges:
             blob = Pieces(pieces, size) if is_bulky else b"".join(pieces)
             assert self._blob_offset + len(blob) == active.end_offset, active.end_offset
             self.out.block_ops.append((APPEND, active.block_no, self._blob_offset, blob))
-        if self.has_gone or self._index.has_dead_blocks:
+        if self.has_gone or self._index.blocks.has_dead:
             self._drop_dead()
             self.forget_gone()
 
     def _drop_dead(self) -> None:
-        active = self._index.active
+        active = self._index.blocks.active
         if active.count and not active.live and active.end_offset >= _ROLL_DEAD_BYTES:
             self._roll()
-        for block_no in self._index.take_dead_blocks():
+        for block_no in self._index.blocks.take_dead():
             self.out.block_ops.append((DROP, block_no))
 
     def take_stored(self) -> list[tuple[Seq, Sequence[Msg]]]:

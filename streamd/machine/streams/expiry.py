@@ -12,7 +12,7 @@ from typing import Final
 from streamd.machine import commands
 from streamd.machine.base import IS_NEVER
 from streamd.machine.commands import Command
-from streamd.machine.indexes.lookup import IndexLookup
+from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.retention import Limits
 from streamd.types import Seq
 
@@ -50,7 +50,7 @@ class Expiry:
         "fresh_ns",
     )
 
-    def __init__(self, index: IndexLookup) -> None:
+    def __init__(self, index: StreamIndex) -> None:
         self._index = index
         # Dead seqs fall out late: in both, when their time has come, or by `_sweep`.
         self._soon: list[Due] = []  # heap: all that is due up to `_soon_second`
@@ -108,7 +108,7 @@ class Expiry:
                 self._seconds = sorted(later)
 
     def _live(self, dues: list[Due]) -> list[Due]:
-        is_live, last = self._index.is_live, self._index.last_seq
+        is_live, last = self._index.live.has, self._index.last_seq
         kept = [due for due in dues if due[1] > last or is_live(due[1])]  # some are stored soon
         self._count -= len(dues) - len(kept)
         return kept
@@ -124,7 +124,7 @@ class Expiry:
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)
             if seq:
-                due = self._index.ts_at(seq) + limits.max_age_ns
+                due = self._index.locations.ts_at(seq) + limits.max_age_ns
         self._first()
         named_due = 0
         if self._soon:
@@ -138,8 +138,8 @@ class Expiry:
         up_to = 0
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)
-            if seq and self._index.ts_at(seq) + limits.max_age_ns <= now_ns:
-                young = self._index.seq_at_time(now_ns - limits.max_age_ns + 1)
+            if seq and self._index.locations.ts_at(seq) + limits.max_age_ns <= now_ns:
+                young = self._index.locations.seq_at_time(now_ns - limits.max_age_ns + 1)
                 up_to = min(young - 1, seq + EXPIRE_MAX)
         named: list[Seq] = []
         passed: list[Due] = []
@@ -162,15 +162,15 @@ class Expiry:
         leave."""
         index = self._index
         first = self._first_aging(limits)
-        due = list(index.live_seqs(first, up_to)) if first else []
+        due = list(index.live.seqs(first, up_to)) if first else []
         if limits.allows_ttl:
-            due = [seq for seq in due if not index.flags_at(seq) & IS_NEVER]
+            due = [seq for seq in due if not index.locations.flags_at(seq) & IS_NEVER]
         return due
 
     def _first(self) -> Due | None:
         """The live one that is due first; it is the first of `_soon`. None may also mean that very
         many dead ones are before it, as after a purge: ask again."""
-        soon, is_live = self._soon, self._index.is_live
+        soon, is_live = self._soon, self._index.live.has
         dead = 0
         while True:
             while soon and not is_live(soon[0][1]):
@@ -191,7 +191,11 @@ class Expiry:
         """The first live message that age will remove; 0 if none."""
         index = self._index
         seq = max(self._age_from, index.first_seq)
-        seq = index.next_without(IS_NEVER, seq) if limits.allows_ttl else index.next_live(seq)
+        seq = (
+            index.locations.next_without(IS_NEVER, seq)
+            if limits.allows_ttl
+            else index.live.first_from(seq)
+        )
         self._age_from = seq
         return seq if seq <= index.last_seq else 0
 
@@ -201,7 +205,7 @@ class Expiry:
         seconds = sorted(self._later)
         lists = [self._soon[:], *(self._later[second][:] for second in seconds)]
         first, last = self._index.first_seq, self._index.last_seq
-        deleted = self._index.deleted.copy()
+        deleted = self._index.live.deleted.copy()
 
         def frozen() -> list[list[Due]]:
             return [

@@ -250,9 +250,9 @@ def check_subject_seq(content: StreamContent, subject: bytes, fields: Fields) ->
     pattern = fields.get(EXPECTED_SUBJECT)
     if expected:
         if pattern and pattern != subject:
-            found = content.index.last_match(Matcher([pattern]))
+            found = content.index.lookup.last_match(Matcher([pattern]))
         else:
-            found = content.index.last_of(subject)
+            found = content.index.lookup.last_of(subject)
         if message_headers.parse_number(expected) != found:
             return errors.STREAM_WRONG_LAST_SEQUENCE(seq=found)
     elif pattern:
@@ -338,16 +338,16 @@ def check_room(
     room than that has. One that takes the place of all of them is none too many of its subject."""
     limits, index = content.limits, content.index
     subject = msg[0]
-    size = index.size_as_stored(msg)
-    stored = index.count_of(subject)
+    size = index.sizes.of_message(msg)
+    stored = index.subjects.count_of(subject)
     replaces = 0 < limits.max_per_subject <= stored
     is_full = 0 < limits.max_per_subject <= stored + same
     if is_full and limits.is_discard_new_per_subject and not is_rollup:
         return errors.STREAM_STORE_FAILED(err="maximum messages per subject exceeded")
     if 0 < limits.max_msgs <= index.count + count and not replaces:
         return errors.STREAM_STORE_FAILED(err="maximum messages exceeded")
-    if 0 < limits.max_bytes < index.bytes + more_bytes + size:
-        if not replaces or index.size_of(index.first_of(subject)) < size:
+    if 0 < limits.max_bytes < index.live.bytes + more_bytes + size:
+        if not replaces or index.locations.size_of(index.lookup.first_of(subject)) < size:
             return errors.STREAM_STORE_FAILED(err="maximum bytes exceeded")
     return None
 
@@ -410,7 +410,7 @@ def check_batch(
             )
         if refused is not None:
             return [], [], refused
-        more_bytes += index.size_as_stored(msg)
+        more_bytes += index.sizes.of_message(msg)
         written[subject] += 1
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.indexes.lookup import IndexLookup
-from streamd.machine.indexes.message_locations import SEQ_LIST_MAX, SEQS
+from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.indexes.subject_table import SEQ_LIST_MAX, SEQS
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
@@ -94,20 +94,20 @@ def _limit(value: int | None) -> int:
     return -1 if value is None else int(value)
 
 
-def is_over_limits(index: IndexLookup, limits: Limits) -> bool:
+def is_over_limits(index: StreamIndex, limits: Limits) -> bool:
     """True if max_msgs or max_bytes does not allow all that is stored."""
-    return 0 < limits.max_msgs < index.count or 0 < limits.max_bytes < index.bytes
+    return 0 < limits.max_msgs < index.count or 0 < limits.max_bytes < index.live.bytes
 
 
-def over_limits(index: IndexLookup, limits: Limits, most: int = 1 << 62) -> list[Seq]:
+def over_limits(index: StreamIndex, limits: Limits, most: int = 1 << 62) -> list[Seq]:
     """The oldest messages that max_msgs and max_bytes no longer allow, at most `most`."""
     excess = index.count - limits.max_msgs if limits.max_msgs > 0 else 0
-    too_much = index.bytes - limits.max_bytes if limits.max_bytes > 0 else 0
+    too_much = index.live.bytes - limits.max_bytes if limits.max_bytes > 0 else 0
     if too_much <= 0:
-        oldest = index.live_seqs(index.first_seq, index.last_seq)
+        oldest = index.live.seqs(index.first_seq, index.last_seq)
         return list(islice(oldest, min(max(excess, 0), most)))
     over: list[Seq] = []
-    for seq, size in index.live_sizes():
+    for seq, size in index.locations.live_sizes():
         if len(over) >= most or (len(over) >= excess and too_much <= 0):
             break
         over.append(seq)
@@ -115,13 +115,15 @@ def over_limits(index: IndexLookup, limits: Limits, most: int = 1 << 62) -> list
     return over
 
 
-def subject_seqs(index: IndexLookup, subject: bytes, count: int) -> list[Seq]:
+def subject_seqs(index: StreamIndex, subject: bytes, count: int) -> list[Seq]:
     """The oldest `count` live seqs of `subject`."""
-    row = index.subjects[subject]
+    row = index.subjects.rows[subject]
     if row[SEQS] is not None:
         held: list[Seq] = row[SEQS]
         return held[:count]
     if count == 1:
-        return [index.first_of(subject)]
-    found, _ = index.select(index.first_of(subject), Matcher.of_subject(subject), count, 1 << 62)
+        return [index.lookup.first_of(subject)]
+    found, _ = index.lookup.select(
+        index.lookup.first_of(subject), Matcher.of_subject(subject), count, 1 << 62
+    )
     return [loc[0] for loc in found]

@@ -93,7 +93,7 @@ class StreamMachine:
         self.consumers: dict[str, Consumer] = self._consumers.by_name
         self.consumers_by_uid: dict[Uid, Consumer] = self._consumers.by_uid
         self._scan: Scan | None = None
-        self.index.rescan = self._rescan
+        self.index.blocks.rescan = self._rescan
         self._handlers = self._handlers_of_parts()
 
     def _handlers_of_parts(self) -> dict[int, Handler]:
@@ -168,7 +168,7 @@ class StreamMachine:
         if self._changes.gone_seqs:
             self._consumers.notify_gone(index, out)
             self._changes.forget_gone()
-        self.index.take_dead_blocks()
+        self.index.blocks.take_dead()
 
     # --- state for readers ----------------------------------------------------------------------
 
@@ -195,12 +195,12 @@ class StreamMachine:
     @property
     def digest(self) -> int:
         """64-bit content digest of the live messages (machine/digest.py)."""
-        return self.index.digest
+        return self.index.live.digest
 
     @property
     def tail(self) -> tuple[int, int]:
         """(block_no, offset) where the next record goes: all before it belongs to `applied`."""
-        return self.index.active.block_no, self.index.active.end_offset
+        return self.index.blocks.active.block_no, self.index.blocks.active.end_offset
 
     def fingerprint(self) -> int:
         """See machine.base.Machine. Costs a little per consumer, nothing per message."""
@@ -224,8 +224,8 @@ class StreamMachine:
                 index.first_seq,
                 index.last_seq,
                 index.count,
-                index.bytes,
-                len(index.deleted),
+                index.live.bytes,
+                len(index.live.deleted),
                 self.config_meta_index,
                 len(self.consumers),
                 consumers & MASK64,
@@ -238,13 +238,13 @@ class StreamMachine:
         is_new = not index.last_seq
         return {
             "messages": index.count,
-            "bytes": index.bytes,
+            "bytes": index.live.bytes,
             "first_seq": 0 if is_new else index.first_seq,
-            "first_ts": index.first_ts(),
+            "first_ts": index.locations.first_ts(),
             "last_seq": index.last_seq,
-            "last_ts": index.last_ts,
-            "num_subjects": len(index.subjects),
-            "num_deleted": len(index.deleted),
+            "last_ts": index.live.last_ts,
+            "num_subjects": len(index.subjects.rows),
+            "num_deleted": len(index.live.deleted),
             "consumer_count": len(self.consumers),
         }
 
@@ -368,7 +368,7 @@ class StreamMachine:
     def let_go(self) -> None:
         """Drop the references that lead back to this object: nothing is applied any more."""
         self._handlers = {}
-        self.index.rescan = _no_way
+        self.index.blocks.rescan = _no_way
 
     def _rescan(self, block_no: int, end_offset: int) -> Columns:
         if self._scan is None:

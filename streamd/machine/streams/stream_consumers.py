@@ -142,12 +142,12 @@ class StreamConsumers:
         index = self.index
         done: list[Seq] = []
         for seq in sseqs:
-            if not index.is_live(seq):
+            if not index.live.has(seq):
                 continue
             # A work queue gave it to nobody else, whatever the consumer's filter is by now.
             if self._content.limits.is_workqueue or not any(
                 each is not consumer and each.awaits(seq)
-                for each in self.takers(index.subject_at(seq))
+                for each in self.takers(index.locations.subject_at(seq))
             ):
                 done.append(seq)
         if done:

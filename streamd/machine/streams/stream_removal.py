@@ -43,7 +43,7 @@ class StreamRemoval:
 
     def _enforce_per_subject(self, names: Iterable[bytes]) -> None:
         allowed = self._content.limits.max_per_subject
-        rows = self._index.subjects
+        rows = self._index.subjects.rows
         over: list[Seq] = []
         for name in names:
             row = rows.get(name)
@@ -58,14 +58,14 @@ class StreamRemoval:
         A subject with wildcards stands for every subject that matches."""
         index = self._index
         if rollup == b"all":
-            if seq == index.last_seq and index.is_live(seq):
+            if seq == index.last_seq and index.live.has(seq):
                 index.remove_all_but_newest()
             else:  # more of its batch came after it
-                self._changes.remove(list(index.live_seqs(index.first_seq, seq - 1)))
+                self._changes.remove(list(index.live.seqs(index.first_seq, seq - 1)))
             self._changes.is_purged = True
-        elif index.count_of(subject) > 1 or not is_literal(subject):
+        elif index.subjects.count_of(subject) > 1 or not is_literal(subject):
             # All but the last, if it is that: the search ends when it has as many.
-            is_last = index.last_of(subject) == seq
+            is_last = index.lookup.last_of(subject) == seq
             self._changes.remove(Purged(index, subject, 0 if is_last else seq, int(is_last)).step())
 
     # --- on request -----------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class StreamRemoval:
         ranges: list[Seq] = command[2]
         seqs: list[Seq] = []
         for first, last in zip(ranges[::2], ranges[1::2], strict=True):
-            seqs += self._index.live_seqs(first, last)
+            seqs += self._index.live.seqs(first, last)
         self._changes.remove(seqs)
         return len(seqs)
 
@@ -110,7 +110,7 @@ class StreamRemoval:
                 return errors.STREAM_MSG_DELETE_FAILED(err="stream store EOF")
             if seq < self._index.first_seq:
                 return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
-        if not self._index.is_live(seq):
+        if not self._index.live.has(seq):
             return errors.SEQUENCE_NOT_FOUND(seq=seq)
         self._changes.remove([seq])
         return True
@@ -123,14 +123,14 @@ class StreamRemoval:
         due: list[Seq] = []
         if up_to:
             due = self._content.expiry.aged(up_to, self._content.limits)
-        named = [seq for seq in seqs if index.is_live(seq)]
+        named = [seq for seq in seqs if index.live.has(seq)]
         if named:
             due = sorted({*due, *named})
         if not due:
             return 0
         gone, subjects, flags = self._changes.remove(due)
         if self._content.limits.marker_ttl_ns > 0:
-            self._leave_markers(max(ts, index.last_ts + 1), subjects, flags)
+            self._leave_markers(max(ts, index.live.last_ts + 1), subjects, flags)
         return len(gone)
 
     def _leave_markers(self, ts: int, subjects: list[bytes], flags: list[int]) -> None:
@@ -141,7 +141,7 @@ class StreamRemoval:
         emptied = [
             name
             for name, flag in last.items()
-            if name not in self._index.subjects and not flag & NO_MARKER
+            if name not in self._index.subjects.rows and not flag & NO_MARKER
         ]
         if not emptied or not self._content.has_seqs_for(len(emptied)):
             return

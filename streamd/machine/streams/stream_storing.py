@@ -46,7 +46,7 @@ class StreamStoring:
             return [_no_seq_left()] * len(msgs)
         self._changes.make_room()
         limits = self._content.limits
-        ts = max(command[1], self._index.last_ts + 1)
+        ts = max(command[1], self._index.live.last_ts + 1)
         if limits.is_plain:
             size_max = limits.size_max
             for _, headers, payload in msgs:
@@ -133,7 +133,7 @@ class StreamStoring:
         """Interest retention without interest: the seq is used up, nothing is stored."""
         seq = self._index.last_seq + 1
         self._changes.skip(seq, seq, index)
-        self._index.last_ts = run.first_ts
+        self._index.live.last_ts = run.first_ts
         self._content.last_msg_id = verdict.msg_id
         if verdict.msg_id:
             self._dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
@@ -149,7 +149,7 @@ class StreamStoring:
         if not self._content.has_seqs_for(len(msgs)):
             return _no_seq_left()
         self._changes.make_room()
-        ts = max(command[1], self._index.last_ts + 1)
+        ts = max(command[1], self._index.live.last_ts + 1)
         self._dedupe.forget_before(ts)
         rules = command[4] if len(command) > 4 else 0
         simple, admitted, refused = publish.check_batch(self._content, msgs, rules)
@@ -179,7 +179,9 @@ class StreamStoring:
         lasts: dict[bytes, Seq] = {}
         found: list[Seq] = []
         for seq, (subject, _, _) in enumerate(msgs, self._index.last_seq + 1):
-            found.append(lasts[subject] if subject in lasts else self._index.last_of(subject))
+            found.append(
+                lasts[subject] if subject in lasts else self._index.lookup.last_of(subject)
+            )
             lasts[subject] = seq
         return found
 
@@ -258,7 +260,7 @@ class _Run:
     def restart(self) -> None:
         """Begin anew after what was stored."""
         index = self._content.index
-        self.first_ts = max(self.first_ts, index.last_ts + 1)
+        self.first_ts = max(self.first_ts, index.live.last_ts + 1)
         self.last_seq = index.last_seq
         self.msgs = []
         self.flags = []

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.indexes.lookup import IndexLookup
-from streamd.machine.indexes.message_locations import COUNT, FIRST
+from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.indexes.subject_table import COUNT, FIRST
 from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits, is_over_limits, over_limits
 from streamd.subjects import Matcher
@@ -37,14 +37,14 @@ class Search(Protocol):
 class Purged:
     """Messages that `PURGE [pattern, seq, keep]` removes (0 or empty: not given)."""
 
-    def __init__(self, index: IndexLookup, pattern: bytes, seq: Seq, keep: int) -> None:
+    def __init__(self, index: StreamIndex, pattern: bytes, seq: Seq, keep: int) -> None:
         self._index = index
         self._matcher = Matcher([pattern]) if pattern and pattern != b">" else None
-        self._left, self._position, last = index.spread(self._matcher)
+        self._left, self._position, last = index.lookup.spread(self._matcher)
         self._end = min(seq or last + 1, last + 1)  # exclusive
         if keep:
             # A seq, not how many: others may leave between two steps.
-            self._end = index.last_of_many(self._matcher, self._end, keep)
+            self._end = index.lookup.last_of_many(self._matcher, self._end, keep)
             self._left = max(self._left - keep, 0)
         self.is_done = False
 
@@ -54,10 +54,12 @@ class Purged:
         found: list[Seq] = []
         most = min(most, self._left)
         if self._matcher is None:
-            found = list(islice(index.live_seqs(start, end - 1), most))
+            found = list(islice(index.live.seqs(start, end - 1), most))
             self._position = found[-1] + 1 if found else end
         elif start < end and most:
-            locs, self._position = index.select(start, self._matcher, most, min(rows, end - start))
+            locs, self._position = index.lookup.select(
+                start, self._matcher, most, min(rows, end - start)
+            )
             found = [loc[0] for loc in locs if loc[0] < end]
         self._left -= len(found)
         self.is_done = not self._left or self._position >= end
@@ -67,7 +69,7 @@ class Purged:
 class OverLimits:
     """The oldest messages that max_msgs and max_bytes no longer allow."""
 
-    def __init__(self, index: IndexLookup, limits: Limits) -> None:
+    def __init__(self, index: StreamIndex, limits: Limits) -> None:
         self._index = index
         self._limits = limits
         self.is_done = False
@@ -82,10 +84,10 @@ class OverLimits:
 class OverPerSubject:
     """The oldest messages of each subject that has more than `allowed`."""
 
-    def __init__(self, index: IndexLookup, allowed: int) -> None:
+    def __init__(self, index: StreamIndex, allowed: int) -> None:
         self._index = index
         self._allowed = allowed
-        table = index.subjects
+        table = index.subjects.rows
         # Those of which nothing is left before the position: of another one that is over the limit
         # by now, the next message is not the oldest.
         self._over = {name for name, row in table.items() if row[COUNT] > allowed}
@@ -95,14 +97,14 @@ class OverPerSubject:
 
     def step(self, most: int = ALL, rows: int = ALL) -> list[Seq]:
         """See Search."""
-        index, allowed, table = self._index, self._allowed, self._index.subjects
+        index, allowed, table = self._index, self._allowed, self._index.subjects.rows
         subjects = self._over
         found: list[Seq] = []
         excess: dict[bytes, int] = {}
         chunk = rows if rows == ALL else min(_ROWS, rows, most)
         position = self._position
         while rows > 0 and len(found) < most and self._left > 0 and position <= index.last_seq:
-            looked, after = index.rows_from(position, chunk)
+            looked, after = index.locations.rows_from(position, chunk)
             rows -= after - position
             position = after
             for seq, subject in looked:
@@ -127,7 +129,7 @@ class Unwanted:
     because a consumer without a filter has yet to get it."""
 
     def __init__(
-        self, index: IndexLookup, audience: InterestIndex[Consumer], but: Consumer | None = None
+        self, index: StreamIndex, audience: InterestIndex[Consumer], but: Consumer | None = None
     ) -> None:
         self._index = index
         self._audience = audience  # as it is at each step
@@ -148,7 +150,7 @@ class Unwanted:
         chunk = rows if rows == ALL else min(_ROWS, rows, most)
         position = self._position
         while rows > 0 and len(found) < most and position < end:
-            looked, after = index.rows_from(position, chunk)
+            looked, after = index.locations.rows_from(position, chunk)
             rows -= after - position
             position = after
             for seq, subject in looked:
@@ -188,7 +190,7 @@ class OneAfterAnother:
         return found
 
 
-def over(index: IndexLookup, limits: Limits) -> Iterator[Search]:
+def over(index: StreamIndex, limits: Limits) -> Iterator[Search]:
     """Searches for messages that limits remove and that never met them, one after another."""
     if limits.max_per_subject > 0:
         yield OverPerSubject(index, limits.max_per_subject)
@@ -197,7 +199,7 @@ def over(index: IndexLookup, limits: Limits) -> Iterator[Search]:
 
 
 def reconfigured(
-    index: IndexLookup,
+    index: StreamIndex,
     before: Limits,
     after: Limits,
     audience: Callable[[], InterestIndex[Consumer]],

@@ -114,12 +114,12 @@ class _Totals:
             self.streams_led += 1
             self.consumers_led += consumer_count
         self.messages += index.count
-        self.bytes += index.bytes
+        self.bytes += index.live.bytes
         if config.get("storage", "file") == "file":
-            self.storage += index.bytes
+            self.storage += index.live.bytes
             self.reserved_storage += reserved
         else:
-            self.memory += index.bytes
+            self.memory += index.live.bytes
             self.reserved_memory += reserved
         self.ha_assets += config.get("num_replicas", 1) > 1
 

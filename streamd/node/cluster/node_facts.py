@@ -30,9 +30,9 @@ class NodeFacts:
             stream_count += 1
             ha_count += len(replica.group.raft.log.membership.voters) > 1
             if replica.is_file:
-                storage_used += replica.machine.index.bytes
+                storage_used += replica.machine.index.live.bytes
             else:
-                memory_used += replica.machine.index.bytes
+                memory_used += replica.machine.index.live.bytes
         return {
             "server_id": options.server_id,
             "tags": list(options.tags),

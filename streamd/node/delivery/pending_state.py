@@ -97,7 +97,7 @@ class PendingState:
                 return total
             if last - first + 1 == index.count:
                 return last - start + 1
-            counted: int = index.count_from(start, None)
+            counted: int = index.lookup.count_from(start, None)
             return counted
         ahead = self.ahead_new - len(consumer.sent_gone)
         return max(0, consumer.num_pending - ahead)

@@ -152,7 +152,7 @@ class Sender:
         initial = consumer.remaining.initial
         if initial:
             locs = []
-            locate = self._index.locate
+            locate = self._index.locations.locate
             # Ahead of the applied list by the messages that were sent already.
             begin = bisect_right(initial, pending.sent_sseq, consumer.remaining.initial_at)
             for at in range(begin, len(initial)):
@@ -163,7 +163,9 @@ class Sender:
                         break
             if locs:
                 return locs, pending.next_sseq
-        return self._index.select(pending.next_sseq, consumer.matcher, limit, limits.SCAN_MSGS_MAX)
+        return self._index.lookup.select(
+            pending.next_sseq, consumer.matcher, limit, limits.SCAN_MSGS_MAX
+        )
 
     def _has_initial_left(self) -> bool:
         initial = self._consumer.remaining.initial
@@ -221,7 +223,7 @@ class Sender:
             return 0
         pending = self._pending
         try:
-            found = self._index.stretch(pending.next_sseq, room)
+            found = self._index.locations.stretch(pending.next_sseq, room)
         except CorruptionError:
             return 0  # the usual way says what is wrong
         if found is None or found[4] < limits.STRETCH_MSGS_MIN:
@@ -330,7 +332,7 @@ class Sender:
         while redelivery.has_due and sent < room:
             sseq = redelivery.peek_due()
             try:
-                loc = self._index.locate(sseq) if pending.is_pending(sseq) else None
+                loc = self._index.locations.locate(sseq) if pending.is_pending(sseq) else None
             except CorruptionError as err:
                 host.on_lost_block(err)
                 break

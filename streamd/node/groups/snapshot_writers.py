@@ -86,7 +86,7 @@ class StreamSnapshots:
         """
         machine = group.machine
         assert isinstance(machine, StreamMachine), machine
-        is_small = len(machine.index.subjects) <= limits.INDEX_SUBJECTS_MAX
+        is_small = len(machine.index.subjects.rows) <= limits.INDEX_SUBJECTS_MAX
         frozen = machine.freeze()
         state: Callable[[], bytes] = frozen
         outline: Callable[[], bytes] = frozen.outline

@@ -89,7 +89,7 @@ class CorruptionRepair:
         replica = self._groups.get(uid)
         assert replica is not None, uid
         named = {block_no} if block_no else replica.group.unreadable.block_nos
-        is_growing = replica.machine.index.active.block_no in named
+        is_growing = replica.machine.index.blocks.active.block_no in named
         if is_growing or not named or not replica.is_file:
             self._whole.add(uid)
         for no in named:

@@ -345,7 +345,8 @@ class DiscardedEntries:
         index = replica.machine.index
         answer(
             [
-                bool(index.locate(seq)) and (index.ts_at(seq), index.crc_at(seq)) == (ts, crc)
+                bool(index.locations.locate(seq))
+                and (index.locations.ts_at(seq), index.locations.crc_at(seq)) == (ts, crc)
                 for seq, ts, crc in rows
             ]
         )
@@ -554,7 +555,7 @@ class _Keeping:
         index, peers = self._messages, self._source.peers
         assert index is not None
         first = max(index.first_seq, end - limits.TAIL_LOOK_SEQS)
-        seqs = list(index.live_seqs(first, end - 1)) if first < end else []
+        seqs = list(index.live.seqs(first, end - 1)) if first < end else []
         if not seqs or peers is None:
             self._read_stored()
             return
@@ -570,7 +571,7 @@ class _Keeping:
                 self._find_stored(first)
 
         # A leader whose clock is behind gives the next moment, and so does another.
-        rows = [[seq, index.ts_at(seq), index.crc_at(seq)] for seq in seqs]
+        rows = [[seq, index.locations.ts_at(seq), index.locations.crc_at(seq)] for seq in seqs]
         peers.call(self._facts.leader, "held", [self._facts.group, rows], answered)
 
     def _read_stored(self) -> None:
@@ -627,7 +628,7 @@ class _Keeping:
         if index is None or not msgs:
             return command, 0
         if entry.index <= self._facts.applied_to:
-            return command, index.seq_at_time(command[1])
+            return command, index.locations.seq_at_time(command[1])
         seq = self._seq
         self._seq += len(msgs)
         return command, seq

@@ -89,7 +89,7 @@ def _difference(machine: StreamMachine, block: Block, rows: BlockRows) -> str:
         return f"block {block.block_no}: {len(seqs)} messages, there should be {block.count}"
     if block.live != block.count:
         # With all of a block dead its rows need no look.
-        is_live = machine.index.is_live if block.live else _nothing
+        is_live = machine.index.live.has if block.live else _nothing
         live = [at for at, seq in enumerate(seqs) if is_live(seq)]
         seqs = [seqs[at] for at in live]
         crcs = [crcs[at] for at in live]

@@ -254,20 +254,20 @@ class Scrubber:
         """Find which messages of a block can't be read: no other node has this stream."""
         index = replica.machine.index
         try:
-            columns = index.columns_of(block)
+            columns = index.blocks.columns(block)
         except StreamdError as err:
             if is_passing(err):
                 self._corruption.on_damaged(replica.uid, err)
                 return
             # Neither its records nor its footer: all that is live in it.
             first, last = block.first_seq, block.last_seq
-            gone = [seq for seq in range(first, last + 1) if index.is_live(seq)]
+            gone = [seq for seq in range(first, last + 1) if index.live.has(seq)]
             replica.report(block.block_no, gone, str(err))
             return
         live: list[Seq] = []
         places: list[tuple[int, int, int]] = []
         for row, seq in enumerate(columns.seqs_between(0, len(columns))):
-            loc = index.locate(seq)
+            loc = index.locations.locate(seq)
             if loc is not None:
                 live.append(seq)
                 places.append((loc[2], loc[3], columns.crcs[row]))

@@ -79,7 +79,7 @@ class Unreadable:
             found = self._blocks.chunk(block_no, offset)
         except (CorruptionError, DiskError) as err:
             if place not in self._seqs and not is_passing(err):
-                self._add([self._index.seq_at_place(block_no, offset)], str(err))
+                self._add([self._index.locations.seq_at_place(block_no, offset)], str(err))
             return None, self._hold(place, now_ms)
         if found is None or not self._seqs:
             return found, 0
@@ -92,10 +92,10 @@ class Unreadable:
         block_no, offset = place
         seq = self._seqs.get(place)
         if seq is not None:
-            loc = self._index.locate(seq)
+            loc = self._index.locations.locate(seq)
             if loc is not None:
                 record = blob[offset - base : offset - base + loc[3]]
-                if crc_of(record) != self._index.crc_at(seq):
+                if crc_of(record) != self._index.locations.crc_at(seq):
                     return None, self._hold(place, now_ms)
             self._keep({at: one for at, one in self._seqs.items() if at != place})
         end = min((at for no, at in self._seqs if no == block_no and at > offset), default=1 << 62)
@@ -126,7 +126,7 @@ class Unreadable:
         for seq in seqs:
             loc = None
             try:
-                loc = self._index.locate(seq) if is_place_known else None
+                loc = self._index.locations.locate(seq) if is_place_known else None
             except StreamdError:
                 # Its block is gone with all that says where in it, and will be for the next.
                 is_place_known = False
@@ -149,7 +149,7 @@ class Unreadable:
         if gone == self._gone:
             return
         self._gone = gone
-        left = {place: seq for place, seq in self._seqs.items() if index.is_live(seq)}
+        left = {place: seq for place, seq in self._seqs.items() if index.live.has(seq)}
         if len(left) < len(self._seqs):
             blocks = {place[0] for place in self._seqs} - {place[0] for place in left}
             self._keep(left)

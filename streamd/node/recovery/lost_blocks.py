@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from streamd.errors import StreamdError
 from streamd.machine.indexes.columns import Block

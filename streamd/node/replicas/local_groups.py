@@ -78,4 +78,6 @@ class LocalGroups:
 
     def stored_bytes(self, *, is_file: bool) -> int:
         """Bytes of the messages of all streams on files, or in memory."""
-        return sum(replica.machine.index.bytes for replica in self if replica.is_file == is_file)
+        return sum(
+            replica.machine.index.live.bytes for replica in self if replica.is_file == is_file
+        )

@@ -128,7 +128,7 @@ class ReplicaMaker:
         raft = self._members.make(asset, found, is_log_void=is_log_void)
         context, quotas = self._context, self._quotas
         uid, is_file = asset.uid, found.is_file
-        found.machine.index.use_cache(self._columns)
+        found.machine.index.blocks.use_cache(self._columns)
         group = StreamGroup(
             raft=raft,
             machine=found.machine,

@@ -93,7 +93,7 @@ class Compaction:
         the oldest messages leave says nothing either, for others will follow.
         """
         index = self._index
-        room = index.block_bytes // 2
+        room = index.blocks.block_bytes // 2
         settled_ms = self._settled_ms()
         sparse_before, self._sparse_since = self._sparse_since, {}
         best: list[Block] = []
@@ -134,11 +134,11 @@ class Compaction:
         wanted: list[tuple[int, list[tuple[int, int]]]] = []
         for block in chosen:
             try:
-                columns = index.columns_of(block)
+                columns = index.blocks.columns(block)
             except StreamdError as err:  # nothing is worth that the stream stops for it
                 self._leave(block.block_no, err)
                 return
-            found, spans = live_spans(columns, index.next_live, index.last_seq)
+            found, spans = live_spans(columns, index.live.first_from, index.last_seq)
             ranges += found
             if spans:
                 wanted.append((block.block_no, spans))

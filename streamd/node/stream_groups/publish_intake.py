@@ -103,7 +103,7 @@ class PublishIntake:
 
     def on_leader_ready(self) -> None:
         """Begin as leader, with times later than those of what is stored."""
-        self._next_ts = self._machine.index.last_ts + 1
+        self._next_ts = self._machine.index.live.last_ts + 1
 
     def on_leadership_lost(self) -> None:
         """End as leader: what is not proposed goes to the next one."""

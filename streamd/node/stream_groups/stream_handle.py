@@ -154,7 +154,7 @@ class _Read:
         while len(found) < len(self._seqs):
             seq = self._seqs[len(found)]
             try:
-                loc = index.locate(seq)
+                loc = index.locations.locate(seq)
             except CorruptionError as err:  # not even what its block should hold
                 handle.damaged(err)
                 self._done(None)
@@ -194,6 +194,6 @@ class _Read:
                 f"block {block_no} offset {offset} holds seq {message.seq}, the index says {seq}"
             )
         crc = crc_of(blob[offset - base : offset - base + length])
-        if crc != self._handle.machine.index.crc_at(seq):
+        if crc != self._handle.machine.index.locations.crc_at(seq):
             raise CorruptionError(f"block {block_no} offset {offset} holds another message")
         return message

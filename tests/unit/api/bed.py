@@ -143,7 +143,7 @@ class Stream:
             done(None)
             return
         for seq in seqs:
-            loc = self.machine.index.locate(seq)
+            loc = self.machine.index.locations.locate(seq)
             if loc is None:
                 found.append(None)
                 continue
@@ -216,7 +216,7 @@ class Node:
         return 0
 
     def storage_bytes(self) -> int:
-        return sum(stream.machine.index.bytes for stream in self._streams.values())
+        return sum(stream.machine.index.live.bytes for stream in self._streams.values())
 
 
 class Bed:

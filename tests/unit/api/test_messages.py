@@ -55,7 +55,7 @@ def test_unreadable_messages_are_not_called_missing(bed: Bed) -> None:
     assert bed.ask_raw("DIRECT.GET.T", {"seq": 3}) == [status]
     assert bed.ask_raw("DIRECT.GET.T", {"seq": 1, "batch": 9})[-1] == status
     lost = bed.ask("STREAM.INFO.T")["state"]["lost"]
-    assert lost == {"msgs": [3], "bytes": stream.machine.index.size_of(3)}
+    assert lost == {"msgs": [3], "bytes": stream.machine.index.locations.size_of(3)}
     stream.unreadable = []
     assert "lost" not in bed.ask("STREAM.INFO.T")["state"]
 

@@ -434,7 +434,9 @@ def test_deleted_seqs_are_shown_a_page_at_a_time(bed: Bed, monkeypatch: pytest.M
     stream.store("t.2", b"x")
     page = limits.DELETED_DETAIL_PAGE
     began = time.process_time()
-    assert stream.machine.index.deleted_page(9_000_000, page) == list(range(9_000_002, 9_100_002))
+    assert stream.machine.index.live.deleted.page(9_000_000, page) == list(
+        range(9_000_002, 9_100_002)
+    )
     assert time.process_time() - began < 1, "to list all takes many times that"
     monkeypatch.setattr(limits, "DELETED_DETAIL_PAGE", 1000)
     for offset, first, count in (

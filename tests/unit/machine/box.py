@@ -119,8 +119,8 @@ class Box:
         records = b""
         for block in index.blocks:
             if block.block_no in block_nos:
-                columns = index.columns_of(block)
-                found, spans = live_spans(columns, index.next_live, index.last_seq)
+                columns = index.blocks.columns(block)
+                found, spans = live_spans(columns, index.live.first_from, index.last_seq)
                 ranges += found
                 file = self.blocks.files[block.block_no]
                 records += b"".join(bytes(file[at : at + length]) for at, length in spans)
@@ -135,7 +135,7 @@ class Box:
 
     def read(self, seq: int) -> StoredMsg | None:
         """The live message `seq`, from its block's bytes."""
-        loc = self.machine.index.locate(seq)
+        loc = self.machine.index.locations.locate(seq)
         if loc is None:
             return None
         _, block_no, offset, length = loc
@@ -144,7 +144,7 @@ class Box:
         return found
 
     def live(self) -> list[int]:
-        return [loc[0] for loc in self.machine.index.select(0, None, 1 << 40, 1 << 40)[0]]
+        return [loc[0] for loc in self.machine.index.lookup.select(0, None, 1 << 40, 1 << 40)[0]]
 
     def restored(self, *, with_index: bool = True) -> StreamMachine:
         """Another machine, from this one's snapshot and blocks."""

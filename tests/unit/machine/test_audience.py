@@ -73,7 +73,9 @@ def test_the_same_state_as_when_each_is_asked(seed: int, monkeypatch: pytest.Mon
             box.store(*((rng.choice(SUBJECTS), b"", b"x") for _ in range(rng.choice((1, 1, 5)))))
         elif kind < 0.75 and names:
             consumer = box.machine.consumers[rng.choice(names)]
-            locs, _ = box.machine.index.select(consumer.next_sseq, consumer.matcher, 3, 1 << 30)
+            locs, _ = box.machine.index.lookup.select(
+                consumer.next_sseq, consumer.matcher, 3, 1 << 30
+            )
             cseq = consumer.delivered_cseq
             items = [(loc[0], loc[0], cseq + at + 1, False) for at, loc in enumerate(locs)]
             if items and not consumer.remaining.initial:

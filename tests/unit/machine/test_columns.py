@@ -87,7 +87,7 @@ def test_memory_of_a_stream_that_is_only_published_to_does_not_grow_with_it() ->
     """It was 24 bytes a message up to 128 MiB: 5,000,000 small messages filled that."""
     box = Box(block_bytes=10_000)
     cache = ColumnsCache(sealed_bytes_max=10_000)
-    box.machine.index.use_cache(cache)
+    box.machine.index.blocks.use_cache(cache)
     held = []
     for number in range(1, 3001):
         box.put(b"a", b"%d" % number)
@@ -103,7 +103,7 @@ def test_a_stream_with_many_blocks_reads_a_footer_once() -> None:
     box = Box(block_bytes=300, max_msgs_per_subject=1)
     loads: list[int] = []
     footers = box.blocks.load_footer
-    box.machine.index._source = box.blocks
+    box.machine.index.blocks._source = box.blocks
 
     def load(block_no: int) -> bytes:
         loads.append(block_no)
@@ -127,10 +127,10 @@ def test_streams_may_share_a_cache_once_they_are_in_one_thread() -> None:
         box.machine = box.restored()
         assert cache.byte_count == 0
     for box in boxes:
-        box.machine.index.use_cache(cache)
+        box.machine.index.blocks.use_cache(cache)
     for key in range(50):
         for number, box in enumerate(boxes):
-            message = box.read(box.machine.index.last_of(b"a.%d" % key))
+            message = box.read(box.machine.index.lookup.last_of(b"a.%d" % key))
             assert message is not None and message.payload == b"%d" % number
             box.put(b"a.%d" % key, b"%d" % number)
     assert cache.byte_count > 0

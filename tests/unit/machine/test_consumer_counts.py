@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.indexes.lookup import Lookup
 from tests.unit.machine.box import Box
 
 SUBJECTS = 10
@@ -19,13 +19,13 @@ MSGS = 500
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The seqs from which a count walked the stream."""
     seen: list[int] = []
-    walk = StreamIndex._count_between
+    walk = Lookup._count_between
 
-    def counted(self: StreamIndex, first: int, last: int, matcher: Any) -> int:
+    def counted(self: Lookup, first: int, last: int, matcher: Any) -> int:
         seen.append(first)
         return walk(self, first, last, matcher)
 
-    monkeypatch.setattr(StreamIndex, "_count_between", counted)
+    monkeypatch.setattr(Lookup, "_count_between", counted)
     return seen
 
 
@@ -45,7 +45,11 @@ def counted_anew(box: Box) -> list[int]:
     """What is left to each consumer, from the messages themselves."""
     index = box.machine.index
     return [
-        sum(each.matcher.matches(index.subject_at(seq)) for seq in box.live() if seq >= next_sseq)
+        sum(
+            each.matcher.matches(index.locations.subject_at(seq))
+            for seq in box.live()
+            if seq >= next_sseq
+        )
         for each in box.machine.consumers.values()
         for next_sseq in [each.next_sseq]
     ]

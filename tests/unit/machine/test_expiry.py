@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from streamd.machine import commands
-from streamd.machine.indexes.message_locations import IndexPlaces
+from streamd.machine.indexes.live_messages import LiveMessages
+from streamd.machine.indexes.message_locations import Locations
 from streamd.machine.streams import expiry
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.retention import Limits
@@ -95,13 +96,13 @@ def test_removed_messages_are_not_searched_for_the_first_live_one(
     box.do(commands.PURGE, b"", 0, 0)
     last = int(box.put(b"a.y", seconds=80, TTL="5s"))  # the times of all others are over
     asked: list[int] = []
-    is_live = machine.index.is_live
+    is_live = LiveMessages.has
 
-    def counted(seq: int) -> bool:
+    def counted(live: LiveMessages, seq: int) -> bool:
         asked.append(seq)
-        return is_live(seq)
+        return is_live(live, seq)
 
-    monkeypatch.setattr(machine.index, "is_live", counted)
+    monkeypatch.setattr(LiveMessages, "has", counted)
     now = box.now + 6 * SECOND
     for turn in range(100):
         at = machine.next_expiry_ns()
@@ -145,13 +146,13 @@ def test_messages_that_never_expire_are_not_visited_by_each_expiry(
     never = b"NATS/1.0\r\nNats-TTL: never\r\n\r\n"
     box.store(*[(b"a.%d" % number, never, b"") for number in range(500)])
     asked: list[int] = []
-    flags_at = IndexPlaces.flags_at
+    flags_at = Locations.flags_at
 
-    def counted(index: IndexPlaces, seq: int) -> int:
+    def counted(index: Locations, seq: int) -> int:
         asked.append(seq)
         return flags_at(index, seq)
 
-    monkeypatch.setattr(IndexPlaces, "flags_at", counted)
+    monkeypatch.setattr(Locations, "flags_at", counted)
     for _ in range(2):
         for _ in range(5):
             box.put(b"a.x")

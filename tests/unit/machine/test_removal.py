@@ -31,14 +31,20 @@ def filled(rng: random.Random, per_subject: int) -> Box:
 def state(box: Box) -> dict[str, Any]:
     index = box.machine.index
     return {
-        "counts": (index.count, index.bytes, index.digest, index.first_seq, index.last_seq),
-        "deleted": list(index.deleted.ranges()),
+        "counts": (
+            index.count,
+            index.live.bytes,
+            index.live.digest,
+            index.first_seq,
+            index.last_seq,
+        ),
+        "deleted": list(index.live.deleted.ranges()),
         "subjects": {
             name: [*row[:5], None if row[5] is None else list(row[5])]
-            for name, row in index.subjects.items()
+            for name, row in index.subjects.rows.items()
         },
         "blocks": [(block.block_no, block.live, block.digest) for block in index.blocks],
-        "dead": index.has_dead_blocks,
+        "dead": index.blocks.has_dead,
         "state": index.to_state(),
     }
 

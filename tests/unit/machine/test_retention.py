@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from streamd import errors
 from streamd.machine import commands
 from streamd.machine.base import DROP, SEAL, Effects
-from streamd.machine.indexes.lookup import IndexLookup
-from streamd.machine.indexes.message_locations import FIRST, LAST, SEQS
+from streamd.machine.indexes.block_table import BlockTable
+from streamd.machine.indexes.live_messages import LiveMessages
+from streamd.machine.indexes.message_locations import Locations
+from streamd.machine.indexes.subject_table import FIRST, LAST, SEQS
 from streamd.machine.streams.stream import StreamMachine
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import Entry
@@ -28,13 +31,13 @@ def test_age_is_planned_and_applied() -> None:
     box = Box(max_age=10 * SECOND)
     box.put(b"a.1")
     box.put(b"a.2", seconds=4)
-    first_ts = box.machine.index.ts_at(1)
+    first_ts = box.machine.index.locations.ts_at(1)
     assert box.machine.next_expiry_ns() == first_ts + 10 * SECOND
     assert box.machine.plan_expiry(first_ts + 10 * SECOND - 1) is None
     box.now = first_ts + 10 * SECOND
     expire_due(box)
     assert box.live() == [2]
-    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 10 * SECOND
+    assert box.machine.next_expiry_ns() == box.machine.index.locations.ts_at(2) + 10 * SECOND
 
 
 def test_ttl_leaves_from_the_middle() -> None:
@@ -42,12 +45,12 @@ def test_ttl_leaves_from_the_middle() -> None:
     box.put(b"a.1")
     box.put(b"a.2", TTL="5")
     box.put(b"a.3", TTL="1m")
-    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(2) + 5 * SECOND
+    assert box.machine.next_expiry_ns() == box.machine.index.locations.ts_at(2) + 5 * SECOND
     box.now += 6 * SECOND
     expire_due(box)
     assert box.live() == [1, 3]
     box.machine = box.restored()
-    assert box.machine.next_expiry_ns() == box.machine.index.ts_at(3) + 60 * SECOND
+    assert box.machine.next_expiry_ns() == box.machine.index.locations.ts_at(3) + 60 * SECOND
 
 
 def test_bad_ttl_is_refused() -> None:
@@ -84,7 +87,7 @@ def test_a_block_read_again_gives_the_same_time_to_live() -> None:
     box = Box(allow_msg_ttl=True, max_age=10 * SECOND)
     box.store((b"a.1", b"Nats-TTL: never\r\n\r\n", b"x"), (b"a.2", b"", b"x"))
     other = box.restored(with_index=False)
-    assert other.index.flags_at(1) == box.machine.index.flags_at(1)
+    assert other.index.locations.flags_at(1) == box.machine.index.locations.flags_at(1)
     command = commands.encode([commands.EXPIRE, box.now + 20 * SECOND, 2, []])
     for machine in (box.machine, other):
         machine.apply(Entry(1, machine.applied + 1, command), Effects())
@@ -114,7 +117,7 @@ def test_marker_is_left_for_an_emptied_subject() -> None:
     box.now += 120 * SECOND
     expire_due(box)
     # The marker leaves no marker; the message of a.2 does.
-    assert [box.machine.index.subject_at(seq) for seq in box.live()] == [b"a.2"]
+    assert [box.machine.index.locations.subject_at(seq) for seq in box.live()] == [b"a.2"]
 
 
 def test_ttl_is_raised_to_the_marker_ttl() -> None:
@@ -162,7 +165,7 @@ def test_removal_markers_leave_no_marker(is_batch: bool, is_restored: bool) -> N
     def live_after(seconds: int) -> list[bytes]:
         box.now += seconds * SECOND
         expire_due(box)
-        return [box.machine.index.subject_at(seq) for seq in box.live()]
+        return [box.machine.index.locations.subject_at(seq) for seq in box.live()]
 
     assert live_after(61) == [b"a.5", b"a.3", b"a.4"]
     assert live_after(61) == [b"a.5"]
@@ -227,11 +230,11 @@ def test_a_subject_that_reads_like_a_pattern_has_a_limit_of_its_own() -> None:
         box.store(*[(b"a.*", b"", b"")] * 2)
     index = box.machine.index
     counts = {b"a.>": 1, b"a.b": 1, b"a.c": 299, b"a.*": 300}
-    assert {subject: index.count_of(subject) for subject in counts} == counts
+    assert {subject: index.subjects.count_of(subject) for subject in counts} == counts
     assert box.do(commands.DELETE_MSG, index.last_seq, False) is True
-    assert box.do(commands.DELETE_MSG, index.first_of(b"a.*"), False) is True
-    assert index.last_of(b"a.*") == index.last_seq - 1
-    assert index.subject_at(index.first_of(b"a.*")) == b"a.*"
+    assert box.do(commands.DELETE_MSG, index.lookup.first_of(b"a.*"), False) is True
+    assert index.lookup.last_of(b"a.*") == index.last_seq - 1
+    assert index.locations.subject_at(index.lookup.first_of(b"a.*")) == b"a.*"
 
 
 def test_a_work_queue_lets_go_of_what_was_acked_after_the_filter_changed() -> None:
@@ -261,7 +264,7 @@ def test_skipped_seqs_inside_are_deleted_ones() -> None:
     box.consumer("one", filter_subject="a.1")
     assert box.store((b"a.1", b"", b""), (b"a.9", b"", b""), (b"a.1", b"", b"")) == [1, 2, 3]
     assert box.live() == [1, 3]
-    assert list(box.machine.index.deleted_ranges()) == [(2, 2)]
+    assert list(box.machine.index.live.deleted.ranges()) == [(2, 2)]
     assert box.restored(with_index=False).snapshot() == box.machine.snapshot()
 
 
@@ -426,7 +429,7 @@ def test_rollup_of_everything_looks_at_no_message(
         raise AssertionError("each was looked at")
 
     monkeypatch.setattr(box.machine.index, "remove", no_removal)
-    monkeypatch.setattr(box.machine.index, "live_seqs", no_removal)
+    monkeypatch.setattr(LiveMessages, "seqs", no_removal)
     assert box.put(b"a.x", Rollup="all") == 121
     monkeypatch.undo()
     only = Box(allow_rollup_hdrs=True, max_msgs_per_subject=per_subject)
@@ -441,7 +444,7 @@ def test_rollup_of_everything_looks_at_no_message(
     again = box.restored()
     assert (again.digest, again.fingerprint()) == (box.machine.digest, box.machine.fingerprint())
     assert box.put(b"a.x") == 122
-    assert box.machine.index.count_of(b"a.x") == 2
+    assert box.machine.index.subjects.count_of(b"a.x") == 2
 
 
 def test_purge_beyond_the_end_moves_the_stream() -> None:
@@ -497,10 +500,10 @@ def test_time_never_goes_back() -> None:
     box.now -= 3600 * SECOND
     box.put(b"a.1")
     index: Any = box.machine.index
-    assert index.ts_at(2) > index.ts_at(1)
-    assert index.seq_at_time(index.ts_at(2)) == 2
-    assert index.seq_at_time(index.ts_at(2) + 1) == 3
-    assert index.seq_at_time(0) == 1
+    assert index.locations.ts_at(2) > index.locations.ts_at(1)
+    assert index.locations.seq_at_time(index.locations.ts_at(2)) == 2
+    assert index.locations.seq_at_time(index.locations.ts_at(2) + 1) == 3
+    assert index.locations.seq_at_time(0) == 1
 
 
 def test_bad_footer_is_read_again_from_the_records() -> None:
@@ -524,19 +527,19 @@ def test_index_of_another_moment_is_not_used() -> None:
         columns=box.blocks,
         scan=box.blocks.scan,
     )
-    assert set(again.index.subjects) == {b"a.1", b"a.2"}
+    assert set(again.index.subjects.rows) == {b"a.1", b"a.2"}
 
 
 def test_an_entry_may_ask_for_a_block_that_it_sealed_after_many_others() -> None:
     """Its footer is not stored yet, and so many columns were asked for since that those of the
     sealed block would have been let go of."""
     box = Box(block_bytes=300, max_msgs_per_subject=1)
-    box.machine.index._cache.bytes_max = 1  # one block
+    box.machine.index.blocks._cache.bytes_max = 1  # one block
     subjects = [b"a.%d" % number for number in range(20)]
     for subject in subjects:
         box.store((subject, b"", bytes(50)))
-    sealed = box.machine.index.active
-    while not box.machine.index.is_block_full():
+    sealed = box.machine.index.blocks.active
+    while not box.machine.index.blocks.is_full():
         subjects.append(b"a.%d" % len(subjects))
         box.store((subjects[-1], b"", bytes(50)))
     box.store(*[(subject, b"", b"new") for subject in subjects])
@@ -556,7 +559,7 @@ def test_a_key_written_again_is_found_without_a_search() -> None:
     def search(*args: Any) -> Any:
         raise AssertionError(args)
 
-    box.machine.index.select = search  # type: ignore[method-assign]
+    box.machine.index.lookup.select = search  # type: ignore[method-assign]
     for number in range(20):
         box.put(b"a.%d" % number)
     box.store(*[(b"a.%d" % number, b"", b"x") for number in range(20)])
@@ -570,7 +573,7 @@ def test_the_last_of_a_subject_left_by_age_is_found_without_a_search() -> None:
             box.put(b"a.%d" % number)
     box.do(commands.EXPIRE, 5, [])
     for number in range(5):
-        row = box.machine.index.subjects[b"a.%d" % number]
+        row = box.machine.index.subjects.rows[b"a.%d" % number]
         assert row[FIRST] == row[LAST] == 6 + number
 
 
@@ -580,13 +583,13 @@ def test_a_new_limit_per_subject_walks_the_stream_once(monkeypatch: pytest.Monke
     for _ in range(20):
         box.store(*((b"a.%d" % number, b"", b"") for number in range(50)))
     looked: list[int] = []
-    columns_of = IndexLookup._columns
+    columns_of = BlockTable.columns
 
-    def count(index: IndexLookup, block: Any) -> Any:
+    def count(blocks: BlockTable, block: Any) -> Any:
         looked.append(block.block_no)
-        return columns_of(index, block)
+        return columns_of(blocks, block)
 
-    monkeypatch.setattr(IndexLookup, "_columns", count)
+    monkeypatch.setattr(BlockTable, "columns", count)
     box.config(max_msgs_per_subject=1)
     assert box.live() == list(range(951, 1001))
     blocks = len(set(looked))
@@ -601,15 +604,20 @@ def test_a_key_with_one_value_has_no_list_of_its_values(monkeypatch: pytest.Monk
         box.store(*[(b"a.%d" % number, b"", b"") for number in range(50)])
     box.do(commands.DELETE_MSG, 70, False)
     walked: list[int] = []
-    monkeypatch.setattr(IndexLookup, "live_subjects", lambda index: walked.append(1) or iter(()))
+
+    def walk(locations: Locations) -> Iterator[tuple[int, bytes]]:
+        walked.append(1)
+        yield from ()
+
+    monkeypatch.setattr(Locations, "live_subjects", walk)
     box.config(max_msgs_per_subject=3)
     assert not walked
-    rows = box.machine.index.subjects.values()
+    rows = box.machine.index.subjects.rows.values()
     assert [row[SEQS] for row in rows] == [None] * 49
     box.store(*[(b"a.7", b"", b"")] * 2)
-    assert box.machine.index.subjects[b"a.7"][SEQS] == [58, 101, 102]
+    assert box.machine.index.subjects.rows[b"a.7"][SEQS] == [58, 101, 102]
     box.put(b"a.7")
     assert box.live()[-4:] == [100, 101, 102, 103] and 58 not in box.live()
     box.do(commands.PURGE, b"a.7", 0, 1)
-    assert box.machine.index.subjects[b"a.7"][:3] == [103, 103, 1]
+    assert box.machine.index.subjects.rows[b"a.7"][:3] == [103, 103, 1]
     assert [row[SEQS] for row in rows] == [None] * 49

@@ -29,7 +29,7 @@ def content(box: Box) -> list[Any]:
 
 def test_one_block_takes_the_place_of_others(box: Box) -> None:
     before, sealed = content(box), box.sealed()
-    flags = [box.machine.index.flags_at(seq) for seq in box.live()]
+    flags = [box.machine.index.locations.flags_at(seq) for seq in box.live()]
     digest, count = box.machine.digest, box.machine.index.count
     old = box.machine.index.blocks[1:4]
     assert box.do(commands.REWRITE, *box.plan_rewrite(sealed[1:4])) is True
@@ -37,7 +37,7 @@ def test_one_block_takes_the_place_of_others(box: Box) -> None:
     assert box.sealed() == [sealed[0], made, *sealed[4:]]
     assert [block.live for block in old] == [0, 0, 0], "the scrubber may have them in its queue"
     assert content(box) == before
-    assert [box.machine.index.flags_at(seq) for seq in box.live()] == flags
+    assert [box.machine.index.locations.flags_at(seq) for seq in box.live()] == flags
     assert {HAS_HEADERS | HAS_TTL, HAS_HEADERS | IS_NEVER} <= set(flags)
     assert (box.machine.digest, box.machine.index.count) == (digest, count)
     block = next(block for block in box.machine.index.blocks if block.block_no == made)
@@ -75,7 +75,7 @@ def test_messages_that_are_neighbours_need_no_list_of_seqs() -> None:
         box.put(b"a.x", b"%d" % number)
     assert box.do(commands.REWRITE, *box.plan_rewrite(box.sealed()[:2])) is True
     block = box.machine.index.blocks[0]
-    assert box.machine.index.columns_of(block).seqs is None
+    assert box.machine.index.blocks.columns(block).seqs is None
     assert box.live() == list(range(1, 41))
 
 
@@ -136,10 +136,10 @@ def test_each_key_of_a_bucket_is_found_after_all_blocks_were_rewritten() -> None
     box = Box(block_bytes=400, max_msgs_per_subject=1, max_age=100 * SECOND)
     for number in range(200):
         box.put(b"a.%d" % (number % 50 if number % 3 else number))
-    want = {box.machine.index.subject_at(seq): seq for seq in box.live()}
+    want = {box.machine.index.locations.subject_at(seq): seq for seq in box.live()}
     assert box.do(commands.REWRITE, *box.plan_rewrite(box.sealed())) is True
-    assert {name: box.machine.index.last_of(name) for name in want} == want
-    assert {name: box.machine.index.first_of(name) for name in want} == want
+    assert {name: box.machine.index.lookup.last_of(name) for name in want} == want
+    assert {name: box.machine.index.lookup.first_of(name) for name in want} == want
     for name in want:
         box.put(name)
     assert [block for block in box.sealed() if block >= REWRITTEN] == []

@@ -46,9 +46,9 @@ def lossy(box: Box) -> Lossy:
     """Footers are read from now on, and may be lost."""
     source = Lossy(box)
     index = box.machine.index
-    index._source = source
-    index.rescan = source.rescan
-    index.use_cache(ColumnsCache(bytes_max=1))
+    index.blocks._source = source
+    index.blocks.rescan = source.rescan
+    index.blocks.use_cache(ColumnsCache(bytes_max=1))
     for block in index.blocks:
         if block.is_sealed:
             block.columns = None
@@ -59,8 +59,8 @@ def sizes(box: Box) -> dict[int, dict[int, int]]:
     """Return the bytes that each live message counts, by block."""
     index, found = box.machine.index, {}
     for block in index.blocks:
-        seqs = filter(index.is_live, range(block.first_seq, block.last_seq + 1))
-        found[block.block_no] = {seq: index.size_of(seq) for seq in seqs}
+        seqs = filter(index.live.has, range(block.first_seq, block.last_seq + 1))
+        found[block.block_no] = {seq: index.locations.size_of(seq) for seq in seqs}
     return found
 
 
@@ -69,7 +69,7 @@ def test_messages_of_a_readable_block_count_with_their_own_sizes(box: Box) -> No
     source = lossy(box)
     seqs = [3, 4, 30]
     wanted = sum(size for rows in known.values() for seq, size in rows.items() if seq in seqs)
-    assert box.machine.index.unreadable_bytes(seqs, count_max=0) == wanted
+    assert box.machine.index.unreadable.bytes_of(seqs, count_max=0) == wanted
     assert len(source.loaded) <= 3
 
 
@@ -81,10 +81,10 @@ def test_a_lost_block_counts_with_all_its_live_messages(box: Box, lost: list[int
     source.lost = {index.blocks[at].block_no for at in lost}
     seqs = [seq for block_no in sorted(source.lost) for seq in known[block_no]]
     wanted = sum(size for block_no in source.lost for size in known[block_no].values())
-    assert index.unreadable_bytes(seqs, count_max=1000) == wanted
+    assert index.unreadable.bytes_of(seqs, count_max=1000) == wanted
     readable = next(b.block_no for b in index.blocks if b.block_no not in source.lost)
     one = min(known[readable])
-    assert index.unreadable_bytes([*seqs, one], count_max=1000) == wanted + known[readable][one]
+    assert index.unreadable.bytes_of([*seqs, one], count_max=1000) == wanted + known[readable][one]
 
 
 def test_blocks_are_counted_a_few_at_a_time_and_once_each(box: Box) -> None:
@@ -96,7 +96,7 @@ def test_blocks_are_counted_a_few_at_a_time_and_once_each(box: Box) -> None:
     answers = []
     while not answers or answers[-1] is None:
         before = len(source.loaded)
-        answers.append(index.unreadable_bytes(seqs, count_max=1))
+        answers.append(index.unreadable.bytes_of(seqs, count_max=1))
         assert len(source.loaded) <= before + 1
     assert len(answers) >= 3
     assert answers[-1] == sum(known[index.blocks[1].block_no].values())

@@ -56,7 +56,7 @@ def test_replaced_values_leave_the_keys_to_come() -> None:
         for _ in range(2):
             box.store(*keys(*gone))
         left = consumer.remaining.initial[consumer.remaining.initial_at :]
-        assert left == list(box.machine.index.live_seqs(KEYS + 101, 2 * KEYS))
+        assert left == list(box.machine.index.live.seqs(KEYS + 101, 2 * KEYS))
     box.do(commands.DELETE_MSG, KEYS + 102)
     assert box.restored().consumers["w"].num_pending == consumer.num_pending
     consumer.remaining.recount()

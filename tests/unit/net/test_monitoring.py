@@ -78,7 +78,7 @@ def machine(**changes: Any) -> SimpleNamespace:
     values: dict[str, Any] = {
         "uid": 3, "created_ns": SECOND, "applied": 17, "digest": 0xABC, "consumers": {"c": "C"},
         "config": {"storage": "file", "max_bytes": 100},
-        "index": SimpleNamespace(count=4, bytes=400),
+        "index": SimpleNamespace(count=4, live=SimpleNamespace(bytes=400)),
     }  # fmt: skip
     return SimpleNamespace(**(values | changes))
 

@@ -169,8 +169,8 @@ def test_intact_records_of_a_damaged_block_stay(
         assert stream is not None
         index = stream.machine.index
         assert (index.count, index.last_seq) == (len(wanted), MSGS + 30)
-        assert index.bytes == sum(size for _, size in index.live_sizes())
-        assert index.subjects[b"S.x"][2] == len(wanted)
+        assert index.live.bytes == sum(size for _, size in index.locations.live_sizes())
+        assert index.subjects.rows[b"S.x"][2] == len(wanted)
         assert stream.machine.consumers["C"].num_pending == len(wanted)
         await node.stopped()
 

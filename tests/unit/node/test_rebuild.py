@@ -74,7 +74,7 @@ async def deliver(node: LocalNode, name: str, count: int, *, acked: int) -> None
     consumer = machine.consumers[name]
     seqs, at = [], consumer.next_sseq
     for _ in range(count):
-        seqs.append(machine.index.next_live(at))
+        seqs.append(machine.index.live.first_from(at))
         at = seqs[-1] + 1
     cseq = consumer.delivered_cseq + 1
     items = [(seq, seq, cseq + number, False) for number, seq in enumerate(seqs)]
@@ -112,9 +112,9 @@ def picture(node: LocalNode, name: str = "S") -> dict[str, Any]:
     return {
         "state": machine.state(),
         "digest": machine.digest,
-        "subjects": {name: index.count_of(name) for name in sorted(index.subjects)},
-        "deleted": list(index.deleted.ranges()),
-        "live": list(index.live_seqs(index.first_seq, index.last_seq)),
+        "subjects": {name: index.subjects.count_of(name) for name in sorted(index.subjects.rows)},
+        "deleted": list(index.live.deleted.ranges()),
+        "live": list(index.live.seqs(index.first_seq, index.last_seq)),
         "consumers": {
             each.name: (each.info(), sorted(each.pending), each.config)
             for each in machine.consumers.values()
@@ -503,7 +503,7 @@ async def random_work(node: LocalNode, rng: random.Random) -> None:
             ]
             await propose(node, [commands.STORE, 10, msgs])
         elif what < 0.65 and index.count:
-            seq = index.next_live(rng.randint(index.first_seq, index.last_seq))
+            seq = index.live.first_from(rng.randint(index.first_seq, index.last_seq))
             await propose(node, [commands.DELETE_MSG, 11, min(seq, index.last_seq), False])
         elif what < 0.7:
             await propose(node, [commands.PURGE, 12, b"S.%d" % rng.randrange(30), 0, 0])

@@ -165,8 +165,8 @@ def test_a_block_of_which_not_even_the_messages_are_known_stays_as_it_is() -> No
     index = world.box.machine.index
     bad = world.box.sealed()[5]
     world.box.blocks.footers[bad] = b"?"
-    index.rescan = None
-    index.use_cache(ColumnsCache())  # what was known of it was not needed for a while
+    index.blocks.rescan = None
+    index.blocks.use_cache(ColumnsCache())  # what was known of it was not needed for a while
     world.run(5 * limits.REWRITE_AFTER_MS)
     assert bad in world.box.sealed()
     assert len([block for block in world.box.sealed() if block >= REWRITTEN]) >= 2

@@ -60,7 +60,7 @@ class Bed:
         hooks = StreamHooks()
         hooks.pass_on = lambda msgs, replies, sink: self.passed_on.append(replies)
         machine: Any = SimpleNamespace(
-            name="S", config={}, index=SimpleNamespace(last_ts=1_000_000)
+            name="S", config={}, index=SimpleNamespace(live=SimpleNamespace(last_ts=1_000_000))
         )
         self.bounds = PublishBounds(has_room=lambda size: self.has_room)
         self.intake = PublishIntake(

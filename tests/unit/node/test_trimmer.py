@@ -134,7 +134,7 @@ def test_messages_published_meanwhile_count() -> None:
     while world.turn():
         pass
     assert heard == [40]
-    assert world.box.machine.index.count_of(b"a.1") == 0
+    assert world.box.machine.index.subjects.count_of(b"a.1") == 0
     assert world.box.machine.index.count == 80
 
 
