@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from array import array
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from streamd.types import BlockOp, Entry, Index, Msg, Seq
 
@@ -103,6 +105,43 @@ class RecordCodec(Protocol):
         """Inverse of `encode_footer`; raises CorruptionError."""
 
 
+class RecordView(Protocol):
+    """A record of a block. Concrete class: `store.blocks.record_format.Record`."""
+
+    @property
+    def type(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def seq(self) -> Seq: ...
+
+    @property
+    def ts(self) -> int: ...
+
+    @property
+    def subject(self) -> bytes: ...
+
+    @property
+    def headers(self) -> bytes: ...
+
+    @property
+    def crc(self) -> int: ...
+
+
+@runtime_checkable
+class PackedSubjects(Protocol):
+    """Subjects of a block that are not one object each."""
+
+    @property
+    def byte_count(self) -> int:
+        """About what they take in memory."""
+
+
 class ColumnsView(Protocol):
     """Per-message columns of one block, in seq order. Concrete class: machine/indexes/columns.py.
 
@@ -111,14 +150,14 @@ class ColumnsView(Protocol):
     """
 
     first_seq: Seq
-    seqs: Any  # array('Q') | None
-    offsets: Any  # array('I'): where each record starts in the block
-    lengths: Any  # array('I'): bytes of each record (low 26 bits) and its flags (see above)
-    ts_deltas: Any  # array('Q'): ns since base_ts
+    seqs: array[int] | None  # of u64
+    offsets: array[int]  # of u32: where each record starts in the block
+    lengths: array[int]  # of u32: bytes of each record (low 26 bits) and its flags (see above)
+    ts_deltas: array[int]  # of u64: ns since base_ts
     base_ts: int
-    crcs: Any  # array('I')
-    subject_ids: Any  # array('I')
-    subjects: Any  # a sequence of bytes
+    crcs: array[int]  # of u32
+    subject_ids: array[int]  # of u32
+    subjects: Sequence[bytes]
     end_offset: int  # where the last record ends
 
 

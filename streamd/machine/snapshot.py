@@ -7,7 +7,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,9 +15,12 @@ import msgpack
 
 from streamd.errors import CorruptionError
 from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.base import RecordView
 from streamd.machine.consumers.consumer import Consumer, StreamView
 from streamd.machine.indexes.columns import Columns
-from streamd.machine.streams.dedupe import columns_of
+from streamd.machine.indexes.live_messages import MessagesState
+from streamd.machine.indexes.subject_table import IndexCache
+from streamd.machine.streams.dedupe import Arrival, DedupeState, columns_of
 from streamd.machine.streams.publish import flags_from
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.types import Index, Seq, Uid
@@ -31,7 +34,7 @@ _MSG_RECORD: Final = 1  # type of a block record that is a message: see store/RE
 class Left(Protocol):
     """The messages of a state that are left after a loss."""
 
-    def messages(self) -> list[Any]:
+    def messages(self) -> MessagesState:
         """Return them as a snapshot holds them, but for how many bytes they are."""
 
 
@@ -43,8 +46,8 @@ class StreamState(NamedTuple):
     created_ns: int
     applied: Index
     config_meta_index: Index
-    messages: list[Any]
-    dedupe: list[Any]
+    messages: MessagesState
+    dedupe: DedupeState
     last_msg_id: bytes
     ttl: list[list[int]]
     consumers: list[list[Any]]
@@ -81,7 +84,7 @@ class FrozenStream:
         """The same without what the messages themselves say: their ids, and when they are due."""
         return self._encode([], [])
 
-    def _encode(self, arrivals: list[Any], due: list[Any]) -> bytes:
+    def _encode(self, arrivals: list[Arrival], due: list[object]) -> bytes:
         before = self._before
         parts = [_list_head(len(before) + 5), _pack(_STATE_VERSION)]
         parts += map(_pack, before)
@@ -115,7 +118,7 @@ def _list_head(count: int) -> bytes:
     return head
 
 
-def _pack_list(values: list[Any]) -> Iterator[bytes]:
+def _pack_list(values: Sequence[object]) -> Iterator[bytes]:
     """The pieces of `_pack(values)`: one call for all would keep other threads waiting."""
     yield _list_head(len(values))
     for start in range(0, len(values), _PACKED_AT_ONCE):
@@ -123,7 +126,7 @@ def _pack_list(values: list[Any]) -> Iterator[bytes]:
         yield _pack(part)[len(_list_head(len(part))) :]
 
 
-def _pack(value: Any) -> bytes:
+def _pack(value: object) -> bytes:
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
@@ -137,7 +140,10 @@ def decode_stream(state: bytes) -> StreamState:
     values = _unpack(state)
     if values[0] != _STATE_VERSION:
         raise CorruptionError(f"stream snapshot has unknown version {values[0]}")
-    return StreamState(*values[1:])
+    found = StreamState(*values[1:])
+    return found._replace(
+        messages=MessagesState(*found.messages), dedupe=DedupeState(*found.dedupe)
+    )
 
 
 def fill(
@@ -169,18 +175,17 @@ def consumers_from(state: StreamState, stream: StreamView, loss: Left | None) ->
         yield consumer
 
 
-def _cache_of(index_db: bytes | None, stamp: list[int]) -> list[Any] | None:
+def _cache_of(index_db: bytes | None, stamp: list[int]) -> IndexCache | None:
     """Return the values of `index_db`, if it was written at `stamp`."""
     if not index_db:
         return None
     values = _unpack(index_db)
     if values[:-1] != [_INDEX_VERSION, *stamp]:
         return None
-    cache: list[Any] = values[-1]
-    return cache
+    return IndexCache(*values[-1])
 
 
-def columns_from(records: Iterable[Any]) -> Columns:
+def columns_from(records: Iterable[RecordView]) -> Columns:
     """Columns of a block from its records (store.blocks.record_format.Record), in order."""
     columns = Columns()
     ids: dict[bytes, int] = {}
@@ -198,8 +203,8 @@ def columns_from(records: Iterable[Any]) -> Columns:
             columns.seqs.append(record.seq)
         local = ids.get(record.subject)
         if local is None:
-            local = ids[record.subject] = len(columns.subjects)
-            columns.subjects.append(record.subject)
+            local = ids[record.subject] = len(ids)
+            columns.added.append(record.subject)
         flags = flags_from(record.headers)
         if flags:
             columns.has_flags = True

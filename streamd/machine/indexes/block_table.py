@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, overload
+from typing import overload
 
 from streamd import errors
 from streamd.machine.base import ColumnSource, RecordCodec
@@ -264,11 +264,11 @@ class BlockTable(Sequence[Block]):
 
     # --- persistence ------------------------------------------------------------------------------
 
-    def to_state(self) -> list[list[Any]]:
+    def to_state(self) -> list[list[int]]:
         """Return the rows of all blocks for the snapshot."""
         return [block.to_state() for block in self._rows]
 
-    def load(self, state: list[list[Any]], footer: bytes, next_seq: Seq) -> None:
+    def load(self, state: list[list[int]], footer: bytes, next_seq: Seq) -> None:
         """Take over the rows of all blocks (`Block.to_state`). The columns of the active one come
         from `active_footer`, or if there is none, from its records."""
         self._rows = [Block.from_state(row) for row in state]

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress, count
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from streamd import limits
-from streamd.machine.base import BLOCK_HEADER_BYTES, LENGTH_MASK, ColumnsView
+from streamd.machine.base import BLOCK_HEADER_BYTES, LENGTH_MASK, ColumnsView, PackedSubjects
 from streamd.subjects import Matcher
 from streamd.types import Seq
 
@@ -28,6 +28,7 @@ class Columns:
 
     __slots__ = (
         "_wanted",
+        "added",
         "base_ts",
         "crcs",
         "end_offset",
@@ -45,13 +46,14 @@ class Columns:
     def __init__(self, first_seq: Seq = 0, base_ts: int = 0) -> None:
         self.first_seq = first_seq
         self.base_ts = base_ts
-        self.seqs: Any = None  # array('Q') once there is a gap
+        self.seqs: array[int] | None = None  # once there is a gap
         self.offsets = array("I")
         self.lengths = array("I")
         self.ts_deltas = array("Q")
         self.crcs = array("I")
         self.subject_ids = array("I")
-        self.subjects: Any = []  # bytes; of a sealed block whatever sequence its footer gave
+        self.added: list[bytes] = []  # the subjects, while more may come
+        self.subjects: Sequence[bytes] = self.added  # or whatever sequence a footer gave
         self.local_ids: dict[bytes, int] = {}  # of `subjects`; only while more may come
         self.end_offset = BLOCK_HEADER_BYTES
         self.has_flags = False  # any length with flag bits
@@ -74,7 +76,7 @@ class Columns:
 
     def reopen(self) -> None:
         """Make columns that come from a footer ready for more rows."""
-        self.subjects = list(self.subjects)
+        self.subjects = self.added = list(self.subjects)
         self.local_ids = {subject: local for local, subject in enumerate(self.subjects)}
 
     def close(self) -> None:
@@ -89,9 +91,9 @@ class Columns:
         """About what they take in memory."""
         rows = len(self.offsets) * (24 if self.seqs is None else 32)
         subjects = self.subjects
-        if isinstance(subjects, list):
-            return rows + sum(map(len, subjects)) + len(subjects) * _BYTES_OBJECT_BYTES
-        return rows + int(subjects.byte_count)
+        if isinstance(subjects, PackedSubjects):
+            return rows + subjects.byte_count
+        return rows + sum(map(len, subjects)) + len(subjects) * _BYTES_OBJECT_BYTES
 
     def position(self, seq: Seq) -> int:
         """Return the row of the first message whose seq is >= `seq`."""
@@ -107,15 +109,13 @@ class Columns:
         return [bisect_left(self.seqs, seq) for seq in seqs]
 
     def seq_at(self, row: int) -> Seq:
-        seq: Seq = self.first_seq + row if self.seqs is None else self.seqs[row]
-        return seq
+        return self.first_seq + row if self.seqs is None else self.seqs[row]
 
     def seqs_between(self, low: int, high: int) -> Iterable[Seq]:
         """The seqs of rows low..high-1."""
         if self.seqs is None:
             return range(self.first_seq + low, self.first_seq + high)
-        part: Iterable[Seq] = self.seqs[low:high]
-        return part
+        return self.seqs[low:high]
 
     def use_gaps(self) -> None:
         """From now on seqs are listed one by one: the next is not the last plus one."""
@@ -147,7 +147,7 @@ class Wanted:
         self._only = -1  # the one that matches, if it is the only one
         self._flags = bytearray()  # by id; none for a literal, which is there once
 
-    def look_at(self, subjects: Any, matcher: Matcher) -> None:
+    def look_at(self, subjects: Sequence[bytes], matcher: Matcher) -> None:
         """Take in those that are new."""
         start, self.known = self.known, len(subjects)
         if matcher.literal is not None:
@@ -168,13 +168,13 @@ class Wanted:
     def __contains__(self, local: int) -> bool:
         return local == self._only if self.count < 2 else bool(self._flags[local])
 
-    def count_of(self, ids: Any) -> int:
+    def count_of(self, ids: array[int]) -> int:
         """Count the rows with these ids that match."""
         if self.count < 2:
-            return int(ids.count(self._only)) if self.count else 0
+            return ids.count(self._only) if self.count else 0
         return sum(map(self._flags.__getitem__, ids))
 
-    def rows(self, ids: Any, low: int, high: int) -> Iterable[int]:
+    def rows(self, ids: array[int], low: int, high: int) -> Iterable[int]:
         """Rows of low..high-1 that match; `ids`: of all rows."""
         if self.count < 2:
             return self._rows_of_one(ids, low, high) if self.count else ()
@@ -182,7 +182,7 @@ class Wanted:
             return range(low, high)
         return compress(range(low, high), map(self._flags.__getitem__, ids[low:high]))
 
-    def _rows_of_one(self, ids: Any, low: int, high: int) -> Iterator[int]:
+    def _rows_of_one(self, ids: array[int], low: int, high: int) -> Iterator[int]:
         at = low
         while True:
             try:
@@ -310,7 +310,8 @@ class Block:
         self.is_sealed = False
         self.columns: Columns | None = None
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> list[int]:
+        """Return the row of the block in a snapshot."""
         return [
             self.block_no,
             self.first_seq,
@@ -325,7 +326,7 @@ class Block:
         ]
 
     @classmethod
-    def from_state(cls, state: list[Any]) -> Self:
+    def from_state(cls, state: Sequence[int]) -> Self:
         """Inverse of `to_state`, without columns."""
         made = cls(state[0])
         (
@@ -337,6 +338,7 @@ class Block:
             made.live,
             made.digest,
             made.end_offset,
-            made.is_sealed,
+            is_sealed,
         ) = state[1:]
+        made.is_sealed = bool(is_sealed)
         return made

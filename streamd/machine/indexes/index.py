@@ -14,19 +14,18 @@ Questions are asked of `live`, of `locations` by seq and time, of `lookup` by fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from streamd.machine.base import BLOCK_HEADER_BYTES, ColumnSource, RecordCodec
 from streamd.machine.digest import MASK64
 from streamd.machine.indexes import rewriting
 from streamd.machine.indexes.block_table import BlockTable
 from streamd.machine.indexes.columns import Block
-from streamd.machine.indexes.live_messages import LiveMessages
+from streamd.machine.indexes.live_messages import LiveMessages, MessagesState
 from streamd.machine.indexes.lookup import Lookup
 from streamd.machine.indexes.message_locations import Locations
 from streamd.machine.indexes.message_sizes import MessageSizes
 from streamd.machine.indexes.removal import Removal
-from streamd.machine.indexes.subject_table import SubjectTable
+from streamd.machine.indexes.subject_table import IndexCache, SubjectTable
 from streamd.machine.indexes.unreadable_bytes import UnreadableBytes
 from streamd.types import Msg, Seq
 
@@ -147,23 +146,22 @@ class StreamIndex:
 
     # --- persistence ----------------------------------------------------------------------------
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> MessagesState:
         """Return the state for the snapshot: everything that is not in the blocks."""
-        return [*self.live.to_state(), self.blocks.to_state()]
+        return self.live.to_state(self.blocks.to_state())
 
-    def to_cache(self) -> list[Any]:
+    def to_cache(self) -> IndexCache:
         """Return a cache of what the blocks say as well: subjects and newest columns."""
         footer = self.blocks.active_footer() if self.blocks.active.count else b""
-        return [*self.subjects.to_cache(), footer]
+        return self.subjects.to_cache(footer)
 
-    def load(self, state: list[Any], cache: list[Any] | None) -> None:
+    def load(self, state: MessagesState, cache: IndexCache | None) -> None:
         """Take over `to_state`, and `to_cache` if there is one; else read the blocks."""
-        *live, blocks = state
-        *subjects, footer = (b"",) if cache is None else cache
-        self.live.load(live)
-        self.blocks.load(blocks, footer, self.live.last_seq + 1)
+        self.live.load(state)
+        footer = b"" if cache is None else cache.footer
+        self.blocks.load(state.blocks, footer, state.last_seq + 1)
         if cache is not None:
-            self.subjects.load(subjects)
+            self.subjects.load(cache)
             return
         holding = (block for block in self.blocks if block.live)
         self.subjects.rebuild(

@@ -7,12 +7,25 @@ Of an empty stream `first_seq` is the seq after the last, and nothing is in `del
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from streamd.machine.digest import MASK64
 from streamd.machine.indexes.columns import Columns
-from streamd.machine.indexes.seqset import SeqSet
+from streamd.machine.indexes.seqset import SeqSet, Span
 from streamd.types import Seq
+
+
+class MessagesState(NamedTuple):
+    """A stream's messages in a snapshot: everything that is not in the blocks."""
+
+    first_seq: Seq
+    last_seq: Seq
+    message_count: int
+    byte_count: int
+    digest: int
+    last_ts: int
+    deleted: list[Span]
+    blocks: list[list[int]]  # `Block.to_state` of each
 
 
 class LiveMessages:
@@ -127,9 +140,9 @@ class LiveMessages:
 
     # --- persistence ----------------------------------------------------------------------------
 
-    def to_state(self) -> list[Any]:
-        """Return the state for the snapshot."""
-        return [
+    def to_state(self, blocks: list[list[int]]) -> MessagesState:
+        """Return the state for the snapshot; `blocks` comes from their table."""
+        return MessagesState(
             self.first_seq,
             self.last_seq,
             self.count,
@@ -137,9 +150,10 @@ class LiveMessages:
             self.digest,
             self.last_ts,
             self.deleted.to_state(),
-        ]
+            blocks,
+        )
 
-    def load(self, state: list[Any]) -> None:
+    def load(self, state: MessagesState) -> None:
         """Take over `to_state`."""
         (
             self.first_seq,
@@ -149,5 +163,6 @@ class LiveMessages:
             self.digest,
             self.last_ts,
             deleted,
+            _,
         ) = state
         self.deleted = SeqSet.from_state(deleted)

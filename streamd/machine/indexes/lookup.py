@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, repeat
-from typing import Any, Final
+from typing import Final
 
 from streamd.machine.base import LENGTH_MASK
 from streamd.machine.indexes.block_table import BlockTable
@@ -321,7 +321,7 @@ class Lookup:
 
 def _run(columns: Columns, block_no: int, low: int, high: int) -> Iterable[Loc]:
     """Locations of rows low..high-1, all live: no Python code per message."""
-    lengths: Any = columns.lengths[low:high]
+    lengths: Sequence[int] = columns.lengths[low:high]
     if columns.has_flags:
         lengths = [length & LENGTH_MASK for length in lengths]
     return zip(

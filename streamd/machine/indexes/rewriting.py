@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
 
 from streamd.machine.base import BLOCK_HEADER_BYTES, LENGTH_MASK
 from streamd.machine.indexes.columns import Block, Columns
@@ -70,7 +69,7 @@ def merged(
         made.digest += block.digest
         if not rows:
             continue
-        pick: Callable[[Any], Sequence[int]] = itemgetter(slice(rows[0], rows[-1] + 1))
+        pick: Callable[[array[int]], Sequence[int]] = itemgetter(slice(rows[0], rows[-1] + 1))
         if rows[-1] - rows[0] != len(rows) - 1:
             pick = itemgetter(*rows)
         if source.seqs is None:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import compress
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from streamd.types import Seq
+
+Span: TypeAlias = list[int | bytes]
+"""A span in a snapshot: [key, bits of its members], or a run of full ones: [key, how many]."""
 
 _SHIFT: Final = 11
 _SPAN: Final = 1 << _SHIFT
@@ -286,7 +289,7 @@ class SeqSet:
         made.count = self.count
         return made
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> list[Span]:
         """Return a msgpack-able form: [span key, run of full spans or the span's bits as bytes]."""
         return [
             [key, last_key - key + 1]
@@ -296,10 +299,11 @@ class SeqSet:
         ]
 
     @classmethod
-    def from_state(cls, state: list[Any]) -> SeqSet:
+    def from_state(cls, state: Iterable[Span]) -> SeqSet:
         """Inverse of `to_state`."""
         made = cls()
         for key, value in state:
+            assert isinstance(key, int), key
             if isinstance(value, int):
                 made._fill(key, key + value - 1)
             else:

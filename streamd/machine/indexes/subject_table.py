@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from streamd.machine.indexes.columns import Columns
 from streamd.machine.indexes.live_messages import LiveMessages
@@ -22,6 +22,16 @@ from streamd.types import Msg, Seq
 FIRST, LAST, COUNT, ID_BLOCK, LOCAL_ID, SEQS = range(6)
 SubjectRow = list[Any]
 SEQ_LIST_MAX: Final = 256  # per-subject limits up to this keep a list of each subject's seqs
+
+
+class IndexCache(NamedTuple):
+    """Part of an index that the blocks say as well, as `index.db` has it."""
+
+    names: list[bytes]
+    firsts: bytes  # u64 each, as the next two
+    lasts: bytes
+    counts: bytes
+    footer: bytes  # of the newest block; empty: it holds no message
 
 
 class SubjectTable:
@@ -78,7 +88,7 @@ class SubjectTable:
         local = ids.get(subject)
         if local is None:
             local = ids[subject] = len(columns.subjects)
-            columns.subjects.append(subject)
+            columns.added.append(subject)
         if row is None:
             row = self.rows[subject] = [seq, 0, 0, block_no, local, None]
             if self.names.is_asked:
@@ -206,19 +216,20 @@ class SubjectTable:
 
     # --- persistence ------------------------------------------------------------------------------
 
-    def to_cache(self) -> list[Any]:
-        """Return the table for `index.db`: names, and the numbers of each as columns."""
+    def to_cache(self, footer: bytes) -> IndexCache:
+        """Return the table, and beside it the footer of the newest block."""
         rows = list(self.rows.values())
-        return [
+        return IndexCache(
             list(self.rows),
             array("Q", [row[FIRST] for row in rows]).tobytes(),
             array("Q", [row[LAST] for row in rows]).tobytes(),
             array("Q", [row[COUNT] for row in rows]).tobytes(),
-        ]
+            footer,
+        )
 
-    def load(self, cache: list[Any]) -> None:
+    def load(self, cache: IndexCache) -> None:
         """Take over `to_cache`."""
-        names, firsts, lasts, counts = cache
+        names, firsts, lasts, counts, _ = cache
         table = zip(names, array("Q", firsts), array("Q", lasts), array("Q", counts), strict=True)
         self._replace({name: [f, z, n, 0, 0, None] for name, f, z, n in table})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from streamd.types import Seq
 
@@ -23,6 +23,14 @@ def columns_of(arrivals: Iterable[Arrival]) -> tuple[bytes, bytes]:
         times.append(ts)
         seqs.append(seq)
     return times.tobytes(), seqs.tobytes()
+
+
+class DedupeState(NamedTuple):
+    """Remembered ids in a snapshot, in order; `times` and `seqs` as `columns_of` makes them."""
+
+    ids: list[bytes]
+    times: bytes
+    seqs: bytes
 
 
 class DedupeWindow:
@@ -69,10 +77,11 @@ class DedupeWindow:
         (`columns_of`)."""
         return list(self._arrivals)
 
-    def to_state(self) -> list[Any]:
-        return [[msg_id for _, msg_id, _ in self._arrivals], *columns_of(self._arrivals)]
+    def to_state(self) -> DedupeState:
+        ids = [msg_id for _, msg_id, _ in self._arrivals]
+        return DedupeState(ids, *columns_of(self._arrivals))
 
-    def load(self, state: list[Any]) -> None:
+    def load(self, state: DedupeState) -> None:
         """Take over `to_state` of another window of the same size."""
         ids, times, seqs = state
         rows = zip(array("Q", times), ids, array("Q", seqs), strict=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from streamd.machine.base import BLOCK_HEADER_BYTES
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.indexes.columns import Block, Columns
+from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.types import Seq
 
@@ -15,7 +14,7 @@ class Loss:
     """Stored messages as a snapshot describes them (`StreamIndex.to_state`), to be corrected for
     each block that is lost. How many bytes are left is for the index to count once it is loaded."""
 
-    def __init__(self, messages: list[Any]) -> None:
+    def __init__(self, messages: MessagesState) -> None:
         (
             self._first_seq,
             self._last_seq,
@@ -58,7 +57,7 @@ class Loss:
         if left:
             block.last_ts += columns.ts_deltas[-1]
 
-    def messages(self) -> list[Any]:
+    def messages(self) -> MessagesState:
         """As the snapshot would have had it."""
         if not self._count:
             self._first_seq = self._last_seq + 1
@@ -67,7 +66,7 @@ class Loss:
             self._first_seq = self._deleted.next_absent(self._first_seq)
             self._deleted.discard_below(self._first_seq)
         last = self.blocks[-1]
-        return [
+        return MessagesState(
             self._first_seq,
             self._last_seq,
             self._count,
@@ -76,4 +75,4 @@ class Loss:
             self._last_ts,
             self._deleted.to_state(),
             [block.to_state() for block in self.blocks if block.live or block is last],
-        ]
+        )

@@ -9,17 +9,18 @@ say that; with one, only what left after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from streamd.machine import command_shapes, commands, message_headers
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import REWRITTEN, Effects
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.indexes.columns import Block, Columns
+from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.snapshot import StreamState
 from streamd.machine.streams import publish
-from streamd.machine.streams.dedupe import DedupeWindow
+from streamd.machine.streams.dedupe import DedupeState, DedupeWindow
 from streamd.machine.streams.stream import StreamMachine
 from streamd.types import Entry, Seq
 
@@ -140,7 +141,7 @@ class Assembly:
             first = max(first, high + 1)
         return lost, unknown
 
-    def messages(self, digests: dict[int, int]) -> list[Any]:
+    def messages(self, digests: dict[int, int]) -> MessagesState:
         """As a snapshot would have it (`StreamIndex.to_state`); how many bytes they are is for the
         index to count. `digests`: of the live messages of parts that have dead ones."""
         blocks: list[Block] = []
@@ -166,10 +167,10 @@ class Assembly:
             first_seq = next(seq for seq in self._live_seqs())
             for low, high in (*self._dead.ranges(), *self.gaps()[0], *self.gaps()[1]):
                 deleted.add_range(max(low, first_seq), min(high, self.last_seq))
-        return [
+        return MessagesState(
             first_seq, self.last_seq, count, 0, digest & MASK64, self._last_ts, deleted.to_state(),
             [block.to_state() for block in blocks],
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def _live_seqs(self) -> Iterable[Seq]:
         for part in self.parts:
@@ -224,7 +225,7 @@ class Headers:
             if ttl_ns is not None and ttl_ns != message_headers.NEVER:
                 self.due.append([ts + ttl_ns, seq])
 
-    def dedupe(self) -> list[Any]:
+    def dedupe(self) -> DedupeState:
         """As a snapshot would have it."""
         return self._window.to_state()
 
@@ -336,7 +337,7 @@ def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) 
     return short
 
 
-def _highest_named(command: list[Any]) -> Seq:
+def _highest_named(command: commands.Command) -> Seq:
     kind = command[0]
     if kind == commands.DELIVERED:
         return max((item[1] for item in command[3]), default=0)

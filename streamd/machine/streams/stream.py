@@ -39,6 +39,7 @@ from streamd.machine.base import (
     ColumnSource,
     Effects,
     RecordCodec,
+    RecordView,
 )
 from streamd.machine.commands import Command, Handler
 from streamd.machine.consumers.consumer import Consumer
@@ -57,7 +58,7 @@ from streamd.types import Entry, Index, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 
-Scan = Callable[[int, int], Iterable[Any]]
+Scan = Callable[[int, int], Iterable[RecordView]]
 """(block_no, end_offset) -> the block's records (store.blocks.record_format.Record)."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from streamd.errors import StreamdError
 from streamd.machine.indexes.columns import Block
+from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.snapshot import columns_from
 from streamd.machine.streams.loss import Loss
 from streamd.store.blocks import record_format as fmt
@@ -42,7 +43,7 @@ class LostBlocks:
         self._codec = codec
         self._warn = warn
 
-    def replace(self, messages: list[Any]) -> Loss | None:
+    def replace(self, messages: MessagesState) -> Loss | None:
         """Make each block of a snapshot hold what is left of it; return what then is stored, or
         None if all is as the snapshot says. Begun again after a crash, it comes to the same."""
         loss = Loss(messages)

@@ -18,6 +18,7 @@ from streamd import limits
 from streamd.errors import CorruptionError
 from streamd.machine.digest import mix_all
 from streamd.machine.indexes.columns import Columns
+from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.meta import StreamAsset
 from streamd.machine.snapshot import StreamState, columns_from, decode_stream
@@ -466,9 +467,9 @@ class StreamRebuild:
 class _Made(NamedTuple):
     """Implements machine.snapshot.Left."""
 
-    made: list[Any]
+    made: MessagesState
 
-    def messages(self) -> list[Any]:
+    def messages(self) -> MessagesState:
         return self.made
 
 

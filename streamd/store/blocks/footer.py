@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
-from typing import Any, Protocol
+from typing import Protocol, overload
 
 from crc32c import crc32c
 
@@ -42,13 +42,13 @@ class ColumnsView(Protocol):
     each other, and both sides are checked against their own copy."""
 
     first_seq: Seq
-    seqs: Any
-    offsets: Any
-    lengths: Any
-    ts_deltas: Any
+    seqs: array[int] | None
+    offsets: array[int]
+    lengths: array[int]
+    ts_deltas: array[int]
     base_ts: int
-    crcs: Any
-    subject_ids: Any
+    crcs: array[int]
+    subject_ids: array[int]
     subjects: Sequence[bytes]
     end_offset: int
 
@@ -74,7 +74,11 @@ class Subjects(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def __getitem__(self, at: Any) -> Any:
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
         end = self._bounds()[at]
@@ -124,11 +128,10 @@ class FooterColumns:
 
 def encode_footer(columns: ColumnsView) -> bytes:
     """Return the footer of a sealed block: a record of type FOOTER and a trailer."""
-    has_seqs = columns.seqs is not None
     parts = [
         _FOOTER_HEAD.pack(
             _FOOTER_VERSION,
-            _HAS_SEQS if has_seqs else 0,
+            0 if columns.seqs is None else _HAS_SEQS,
             len(columns.subjects),
             columns.first_seq,
             columns.base_ts,
@@ -142,7 +145,7 @@ def encode_footer(columns: ColumnsView) -> bytes:
         _encode_column(columns.crcs),
         _encode_column(columns.subject_ids),
     ]
-    if has_seqs:
+    if columns.seqs is not None:
         parts.append(_encode_column(columns.seqs))
     record = encode_record(FOOTER, columns.first_seq, columns.base_ts, b"".join(parts))
     return record + _TRAILER.pack(len(record) + TRAILER_BYTES, crc32c(record), FOOTER_MAGIC)
