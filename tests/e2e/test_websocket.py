@@ -106,6 +106,8 @@ def test_nats_py_stores_and_fetches_over_wss(make_server: Start, run: Run, tmp_p
         await use_jetstream(nc)
         (shown,) = document(server, "/connz")["connections"]
         assert (shown["type"], shown["tls_version"]) == ("websocket", "1.3")
+        listener = document(server, "/varz")["websocket"]
+        assert listener["tls_cert_not_after"].endswith("Z") and "no_tls" not in listener
         await nc.close()
 
     run(body())

@@ -71,7 +71,10 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    block = "user_cookie: cu, pass_cookie: cp, same_origin: true"
+    block = (
+        'user_cookie: cu, pass_cookie: cp, same_origin: true, handshake_timeout: "3s",'
+        " authorization { timeout: 1 }"
+    )
     yield from started(tmp_path_factory.mktemp("guarded"), block, USERS)
 
 
@@ -318,6 +321,17 @@ def test_info_describes_the_listener_alike(guarded: Pair) -> None:
         assert said["port"] == guarded.port(server)
         keys = ("host", "auth_required", "tls_required", "connect_urls", "client_ip", "proto")
         return {key: said.get(key) for key in keys}
+
+    assert told(guarded.ours) == told(guarded.peer)
+
+
+def test_varz_shows_the_block_alike(guarded: Pair) -> None:
+    def told(server: ServerProcess) -> object:
+        url = f"http://127.0.0.1:{server.http_port}/varz"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            shown: dict[str, Any] = json.load(answer)["websocket"]
+        assert shown.pop("port") == guarded.port(server)
+        return shown
 
     assert told(guarded.ours) == told(guarded.peer)
 

@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from streamd import NATS_LEVEL, __version__
 from streamd.api.times import format_ns
@@ -57,8 +58,7 @@ class Monitoring:
         self._cluster: Routes | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
-        self._certificate_end = _certificate_end(options.tls)
-        self._cluster_certificate_end = _certificate_end(options.cluster.tls)
+        self._ends = _CertificateEnds.of(options)
         self._requests: dict[str, int] = {}
         self._cpu = _CpuMeter()
         self.is_ready = False
@@ -82,8 +82,7 @@ class Monitoring:
         self._options = options
         if self._js is not None:
             self._js.options = options
-        self._certificate_end = _certificate_end(options.tls)
-        self._cluster_certificate_end = _certificate_end(options.cluster.tls)
+        self._ends = _CertificateEnds.of(options)
         self._config_ns = time.time_ns()
 
     def count_request(self, path: str) -> None:
@@ -164,7 +163,7 @@ class Monitoring:
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
             "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
-            "tls_cert_not_after": self._certificate_end,
+            "tls_cert_not_after": self._ends.clients,
         }
         return {key: value for key, value in document.items() if value is not None}
 
@@ -188,6 +187,8 @@ class Monitoring:
             "same_origin": settings.is_same_origin or None,
             "allowed_origins": list(settings.allowed_origins) or None,
             "compression": settings.is_compressing or None,
+            "tls_map": (settings.tls is not None and settings.tls.is_mapping) or None,
+            "tls_cert_not_after": self._ends.websocket,
         }
         return {key: value for key, value in shown.items() if value is not None}
 
@@ -208,8 +209,8 @@ class Monitoring:
         if tls is not None:
             shown |= {"tls_required": True, "tls_verify": True}
         shown["pool_size"] = 1
-        if self._cluster_certificate_end is not None:
-            shown["tls_cert_not_after"] = self._cluster_certificate_end
+        if self._ends.cluster is not None:
+            shown["tls_cert_not_after"] = self._ends.cluster
         return shown
 
     # --- /connz, /subsz ---------------------------------------------------------------------------
@@ -490,6 +491,20 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # no /proc: the peak is the next best
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class _CertificateEnds(NamedTuple):
+    """Ends of the server's own certificates by listener; None: it shows none there."""
+
+    clients: str | None
+    cluster: str | None
+    websocket: str | None
+
+    @classmethod
+    def of(cls, options: Options) -> _CertificateEnds:
+        """Read the certificates that `options` name."""
+        blocks = (options.tls, options.cluster.tls, options.websocket.tls)
+        return cls(*map(_certificate_end, blocks))
 
 
 def _certificate_end(tls: TlsOptions | None) -> str | None:
