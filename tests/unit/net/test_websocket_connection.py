@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import zlib
 from typing import Any
 
@@ -455,6 +456,33 @@ def test_silence_is_answered_with_pings_and_an_end_as_on_a_plain_socket() -> Non
         (Opcode.BINARY, b"-ERR 'Stale Connection'\r\n"),
         (Opcode.CLOSE, b"\x03\xe9Stale Connection"),
     ]
+
+
+def count_of_parts() -> int:
+    kinds = {"WebSocketConnection", "FramedTransport", "Connection"}
+    return sum(type(each).__name__ in kinds for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_closed_connection_is_freed_without_the_garbage_collector(is_ended: bool) -> None:
+    """Whether the client ends it or its socket is lost."""
+    room = Room()
+    gc.collect()
+    gc.disable()
+    try:
+        before = count_of_parts()
+        socket = room.client(b"SUB a 1\r\n")
+        assert count_of_parts() == before + 3
+        if is_ended:
+            socket.send(client_frame(b"", Opcode.CLOSE))
+        socket.lose()
+        room.clock.advance(300)
+        room.clock.timers.clear()
+        socket.transport.conn = None
+        del socket
+        assert count_of_parts() == before
+    finally:
+        gc.enable()
 
 
 def test_listening_ends_for_handshakes_too() -> None:
