@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
 from websockets.exceptions import SecurityError
@@ -76,7 +75,7 @@ class UpgradeRules:
     def judge(self, request: Request) -> Upgraded:
         """Check a request. Raises Refusal."""
         headers, options = request.headers, self._options
-        path = urlsplit(request.path).path
+        path = request.path.partition("?")[0]
         if path.endswith("/mqtt"):
             raise Refusal(HTTPStatus.NOT_FOUND, "mqtt websocket endpoint not enabled")
         if request.method != "GET":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from streamd.config.tls_options import TlsOptions
 from streamd.config.websocket_options import WebSocketOptions
@@ -62,9 +63,25 @@ def test_a_request_in_pieces_is_granted_with_the_answer_of_the_standard() -> Non
     assert found == Upgraded(found.answer)
 
 
-@pytest.mark.parametrize("path", ["/", "/any/path?x=/mqtt", "/mqttx", "//a/../b"])
+@pytest.mark.parametrize(
+    "path", ["/", "/any/path?x=/mqtt", "/mqttx", "//a/../b", "//[x/", "http://["]
+)
 def test_any_path_is_served(path: str) -> None:
     assert not granted(request(f"GET {path} HTTP/1.1")).is_leaf
+
+
+@settings(deadline=None)
+@given(at=strategies.integers(0, 300), cut=strategies.integers(0, 9), added=strategies.binary())
+def test_whatever_a_stranger_sends_is_an_outcome_or_not_whole_yet(
+    at: int, cut: int, added: bytes
+) -> None:
+    """A request with a piece taken out and another one put in: nothing is raised."""
+    whole = request(Origin="http://[::1]:8080", Cookie="u=x; p", **{"X-Forwarded-For": "::1"})
+    data = whole[:at] + added + whole[at + cut :]
+    rules = UpgradeRules(dataclasses.replace(OPTIONS, is_same_origin=True, user_cookie="u"))
+    handshake = Handshake(rules)
+    if handshake.feed(data[:at]) is None:
+        handshake.feed(data[at:])
 
 
 def test_older_http_and_a_list_of_versions_are_granted() -> None:
