@@ -20,6 +20,7 @@ from streamd.node.groups import inbox
 from streamd.node.integrity import scrub
 from streamd.node.replicas import replica_recovery
 from streamd.node.stream_groups.stream_group import StreamGroup
+from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.types import NodeId, Seq
 from tests.scenarios.conftest import ROUNDS, Make, proof
@@ -335,7 +336,9 @@ def test_s4_7_a_block_is_read_whose_first_message_is_just_being_stored(cluster: 
     assert block.count == 0 and block.end_offset > HEADER_BYTES
     process = cluster.process(name)
     process.threads["block"].hold()
-    process.run(node.parts.integrity.scrubber._read_block, node.groups.get(uid), block)
+    replica = node.groups.get(uid)
+    assert isinstance(replica, LocalStream) and replica.files is not None
+    process.run(node.parts.integrity.scrubber._read_block, replica, replica.files, block)
     cluster.publish(1)
     cluster.until("stored", lambda: block.count)
     process.threads["block"].release()
