@@ -54,11 +54,11 @@ run-single: $(STAMP)
 # All that a change can break. One process more than there are cores, but four at most;
 # all Spark tests run in one of them, on one JVM.
 test: $(SPARK)
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 # The inner loop: unit, property, golden and transcript tests, and a handful of simulated seeds.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not proof" \
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not proof" \
 		tests/unit tests/props tests/golden tests/scripts tests/sim $(ARGS)
 
 # The long proofs, resumable: what is done is in .prove/. ARGS="--times 10" for more seeds,
