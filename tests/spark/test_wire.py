@@ -284,7 +284,7 @@ def test_something_else_on_the_port_is_no_server() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(WireError, match="no NATS server: it began with b'220 mail"):
+        with pytest.raises(WireError, match="no NATS server: its first line is b'220 mail"):
             Wire.connect(to(f"127.0.0.1:{other.getsockname()[1]}"))
         thread.join()
 
@@ -305,7 +305,7 @@ def test_a_server_may_be_chosen_by_name(start_server: StartServer) -> None:
         assert (wire.server_name, str(wire.address)) == ("two", two.address)
     with Wire.connect(both, avoid=[one.address]) as wire:
         assert wire.server_name == "two"
-    with pytest.raises(WireLost, match=r"no server named 'three'.*it is 'one'.*it is 'two'"):
+    with pytest.raises(WireLost, match=r"no server named 'three'.*this server is 'one'.*this server is 'two'"):
         Wire.connect(both, server_name="three")
 
 
