@@ -305,7 +305,8 @@ def test_a_server_may_be_chosen_by_name(start_server: StartServer) -> None:
         assert (wire.server_name, str(wire.address)) == ("two", two.address)
     with Wire.connect(both, avoid=[one.address]) as wire:
         assert wire.server_name == "two"
-    with pytest.raises(WireLost, match=r"no server named 'three'.*this server is 'one'.*this server is 'two'"):
+    words = r"no server named 'three'.*this server is 'one'.*this server is 'two'"
+    with pytest.raises(WireLost, match=words):
         Wire.connect(both, server_name="three")
 
 
