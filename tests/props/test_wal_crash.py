@@ -13,6 +13,8 @@ from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 
+pytestmark = pytest.mark.slow
+
 SEGMENT_BYTES = 32 * 1024
 
 State = dict[int, tuple[HardState, dict[int, tuple[int, bytes]]]]

@@ -15,6 +15,7 @@ from tests.sim.faults import DirectedWorld
 from tests.sim.world import SECOND, Violation, World
 
 
+@pytest.mark.slow
 def test_one_seed_is_one_story() -> None:
     """The trace of a seed is the same in processes that hash strings differently."""
     hashes = set()

@@ -11,6 +11,8 @@ from streamd.machine.base import REWRITTEN
 from tests.scenarios import driver
 from tests.scenarios.driver import setting
 
+pytestmark = pytest.mark.slow
+
 BLOCK_BYTES = 16 * 1024  # as the simulator has them
 ROUNDS = 40
 HOT_KEYS = 20

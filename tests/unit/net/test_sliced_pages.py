@@ -18,6 +18,8 @@ from streamd.net.monitoring.stats import SubscriptionStats
 from streamd.obs import metrics
 from tests.unit.net.test_monitoring import Documents, Streams, connection, machine, monitoring
 
+pytestmark = pytest.mark.slow
+
 CONNECTIONS = 10_000
 STREAMS = 5_000
 CONSUMERS = 3
