@@ -173,10 +173,10 @@ class ServerProcess:
         For a server whose clients need certificates: wait for "Server is ready".
         """
         assert self._process is not None
-        deadline = time.perf_counter() + STARTED_WITHIN_S
+        deadline = time.perf_counter() + within_s
         while self.log_file.read_text(errors="replace").count(words) < count:
             if self._process.poll() is not None or time.perf_counter() > deadline:
-                raise ServerDied(f"no {words!r}\n{self.log_tail()}")
+                raise ServerDied(f"no {words!r} within {within_s} s\n{self.log_tail()}")
             time.sleep(0.003)
 
     def _answers(self) -> bool:

@@ -26,6 +26,7 @@ from tests.parity.runner import ours_binary
 
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"protocol":0}\r\n'
 ARRIVED_WITHIN_S = 60.0
+PAUSE_S = 0.001  # between two publishes: a client that has other work, too
 
 
 def context(ca_file: str) -> ssl.SSLContext:
@@ -97,14 +98,14 @@ def measure(binary: str, *, count: int, rounds: int, is_rsa: bool) -> str:
                 until = time.perf_counter() + 1
                 while time.perf_counter() < until:
                     before.append(publisher.round_trip_ms())
-                    time.sleep(0.001)
+                    time.sleep(PAUSE_S)
                 program = [sys.executable, "-m", "benchmarks.tls_arrival", "--arrive"]
                 arguments = [str(server.port), authority.cert, str(count)]
                 began = time.perf_counter()
                 arriving = subprocess.Popen([*program, *arguments])
                 while arriving.poll() is None:
                     meanwhile.append(publisher.round_trip_ms())
-                    time.sleep(0.001)
+                    time.sleep(PAUSE_S)
                 took.append(time.perf_counter() - began)
                 assert arriving.returncode == 0, server.log_tail()
     return (

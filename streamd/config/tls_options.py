@@ -9,7 +9,7 @@ from streamd.durations import SECOND_NS
 
 TLS_TIMEOUT_S = 2.0
 FIRST_BYTE_DELAY_NS = SECOND_NS // 20
-"""Of `handshake_first: auto`: how long the server waits for a client's first byte."""
+"""Wait for a client's first byte with `handshake_first: auto`."""
 
 
 class CertificatePair(NamedTuple):

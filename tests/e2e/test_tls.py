@@ -119,7 +119,7 @@ def test_a_reload_changes_certificates_and_whether_tls_is_asked_for(
 
 
 def _certificate(server: ServerProcess, authority: Authority) -> x509.Certificate:
-    """What the server shows to who comes now."""
+    """Certificate that the server shows to a client that connects now."""
     with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
         assert plain.recv(65536).startswith(b"INFO ")
         with client_context(authority).wrap_socket(plain, server_hostname="localhost") as tls:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import ssl
@@ -19,7 +18,7 @@ import pytest
 from benchmarks.servers import ServerProcess, free_port
 from tests.certificates import Authority, Pair
 from tests.e2e.conftest import Run, Start
-from tests.e2e.test_js_clients import modules
+from tests.e2e.javascript import modules, run_node
 from tests.websocket_wire import BINARY, CLOSE, WebSocketWire, frame, request
 
 pytestmark = pytest.mark.slow
@@ -246,14 +245,5 @@ def test_the_javascript_client_connects_as_a_browser_would(
     if node.stdout.strip() != "function":
         pytest.skip("no Node with WebSocket here")
     server, port = serving(make_server, "no_tls: true, compression: true")
-    done = subprocess.run(
-        ["node", *flags, "ws.mjs", f"ws://127.0.0.1:{port}"],
-        cwd=modules,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_node(modules, *flags, "ws.mjs", f"ws://127.0.0.1:{port}")
     assert server.stop() == 0

@@ -53,7 +53,7 @@ class Certificates:
 
 
 class Side(NamedTuple):
-    """One server, and what it takes to talk to it."""
+    """Server under comparison, with the certificates to talk to it."""
 
     server: ServerProcess
     made: Certificates
@@ -96,12 +96,12 @@ class Side(NamedTuple):
             return found
 
     def varz(self) -> dict[str, Any]:
-        """What /varz says of TLS."""
+        """Facts about TLS in /varz."""
         found = self.document("/varz")
         return {key: found[key] for key in sorted(found) if "tls" in key or key == "auth_timeout"}
 
     def shown(self) -> Seen:
-        """What /connz says of the TLS of connections that are open."""
+        """Facts about the TLS of open connections in /connz."""
         found = self.document("/connz?auth=1")["connections"]
         facts = [
             {key: each[key] for key in sorted(each) if "tls" in key and "cipher" not in key}
@@ -132,6 +132,7 @@ class Side(NamedTuple):
             if any("server configuration" in line for line in new):
                 return
             time.sleep(0.01)
+        raise AssertionError(f"no word of a reload in the log: {self.server.log_tail()}")
 
 
 def info(link: socket.socket) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def login(link: socket.socket, more: str = "") -> str:
 
 
 def rest(link: socket.socket) -> bytes | str:
-    """All that still comes; a reset is an end."""
+    """Bytes that still come until the end; a reset is an end."""
     seen = b""
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         while chunk := link.recv(65536):
@@ -190,7 +191,7 @@ def required(side: Side) -> Seen:
 
 
 def silent(side: Side) -> Seen:
-    """Who says nothing is closed without a word."""
+    """A client that sends nothing is closed without a word."""
     link = side.plain()
     info(link)
     began = time.monotonic()
@@ -292,7 +293,7 @@ def pinned(side: Side) -> Seen:
 
 
 def narrow(side: Side) -> Seen:
-    """One version, one curve."""
+    """Only one version and one curve are accepted."""
     old, other = side.made.context(), side.made.context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     other.set_ecdh_curve("secp521r1")
@@ -413,7 +414,7 @@ NAMED: dict[str, tuple[str, tuple[x509.GeneralName, ...]]] = {
 
 
 def mapped(side: Side) -> Seen:
-    """Who each certificate is, and what CONNECT says is worth beside it."""
+    """Users that certificates name, and the weight of a CONNECT beside them."""
     seen: Seen = []
     for name, (subject, names) in NAMED.items():
         pair = side.made.authority.issue("mapped", subject, names)

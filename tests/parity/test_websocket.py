@@ -254,7 +254,7 @@ def test_compressed_frames_are_answered_alike(both: Pair, case: str) -> None:
     ],
 )
 def test_output_is_framed_alike(both: Pair, agent: str, is_compressed: bool) -> None:
-    """One message of 10,000 bytes: kinds of frames, the largest, and what they hold."""
+    """Frames of a message of 10,000 bytes: their kinds, the largest, and their content."""
 
     def told(server: ServerProcess) -> object:
         wire = WebSocketWire(both.port(server))

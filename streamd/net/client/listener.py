@@ -35,7 +35,7 @@ class OtherListener(Protocol):
         """Accept no more clients; those that are connected stay."""
 
     def refuse(self) -> None:
-        """Have the kernel refuse clients from this moment on."""
+        """Refuse clients from this moment on (the kernel does)."""
 
     def reload(self, options: Options) -> bool:
         """Use new options; returns True if its INFO says something else now."""

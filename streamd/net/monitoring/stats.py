@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from streamd.api.remote_client import ClientFacts
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
 from streamd.net.pubsub.interest import RemoteSub
@@ -20,19 +21,13 @@ from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import NodeId
 
 
-class Connection(Protocol):
+class Connection(ClientFacts, Protocol):
     """A client connection, as monitoring reads it."""
 
-    @property
-    def cid(self) -> int: ...
-    @property
-    def ip(self) -> str: ...
     @property
     def port(self) -> int: ...
     @property
     def is_websocket(self) -> bool: ...
-    @property
-    def start_ns(self) -> int: ...
     @property
     def last_activity_ns(self) -> int: ...
     @property
@@ -43,8 +38,6 @@ class Connection(Protocol):
     def reason(self) -> str:
         """Reason of its end."""
 
-    @property
-    def rtt_ns(self) -> int: ...
     @property
     def pending_bytes(self) -> int: ...
     @property
@@ -57,14 +50,6 @@ class Connection(Protocol):
     def out_bytes(self) -> int: ...
     @property
     def subs(self) -> Mapping[bytes, Subscription]: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def lang(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def user(self) -> str: ...
     @property
     def tls(self) -> TlsFacts | None:
         """None: it speaks in clear."""

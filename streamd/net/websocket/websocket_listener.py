@@ -108,7 +108,7 @@ class WebSocketListener:
             conn.cut_off()
 
     def refuse(self) -> None:
-        """Have the kernel refuse clients from this moment on."""
+        """Refuse clients from this moment on (the kernel does)."""
         if self._server is not None:
             refuse_connections(self._server)
 

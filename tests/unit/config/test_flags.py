@@ -164,8 +164,8 @@ def test_flags_that_are_not_served_are_named() -> None:
 def test_a_server_told_to_speak_tls_needs_a_certificate_and_a_key(
     arguments: list[str], missing: str
 ) -> None:
-    """It must not speak plain text; an empty name is a variable that was not set. The file's
-    certificate does not stand in for what the flags leave out."""
+    """A server must not speak plain text instead; an empty name is a variable that was not set. The
+    file's certificate does not stand in for what the flags leave out."""
     with pytest.raises(ConfigError, match=f"TLS Server {missing} must be present and valid"):
         options(*arguments)
 

@@ -295,7 +295,7 @@ def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
 
 
 def test_a_user_may_be_bound_to_kinds_of_connections() -> None:
-    """Those that are served let the user in; beside one of them others do no harm."""
+    """Kinds that are served let the user in; beside one of them others do no harm."""
     for ways, wanted in (
         ("[STANDARD, websocket]", {"STANDARD", "WEBSOCKET"}),
         ("standard", {"STANDARD"}),
