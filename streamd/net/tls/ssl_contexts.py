@@ -44,6 +44,7 @@ def _context(tls: TlsOptions, kind: int) -> ssl.SSLContext:
     context.minimum_version = (
         ssl.TLSVersion.TLSv1_3 if tls.min_version == "1.3" else ssl.TLSVersion.TLSv1_2
     )
+    context.options |= ssl.OP_NO_RENEGOTIATION  # Go has none either; OpenSSL 1.1 would allow it
     # A certificate that the file names is trusted, whoever signed it: as in nats-server.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _set_suites(context, tls)

@@ -111,6 +111,12 @@ def test_min_version_and_suites_bound_what_is_spoken(authority: Authority) -> No
         handshake(server_context(only_new), old)
 
 
+def test_a_client_cannot_have_the_handshake_made_again(authority: Authority) -> None:
+    """Each would take the loop for a millisecond, and more than one client may ask all the time."""
+    context = server_context(options(authority.issue("server")))
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
 def test_one_curve_is_the_only_one(authority: Authority) -> None:
     """A client that has only another one is turned away."""
     client = client_of(authority)
