@@ -36,7 +36,7 @@ class ClientFacts(Protocol):
 
 
 class RemoteClient(NamedTuple):
-    """Facts about a client of another node: see advisories.ClientFacts."""
+    """`ClientFacts` of a client of another node, as that node told them."""
 
     server: NodeId
     cid: int

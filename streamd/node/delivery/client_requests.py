@@ -184,9 +184,8 @@ class ClientRequests:
         if verb.kind == acks.ACK:
             self._acked.append(sseq)
         elif not pending.is_pending(sseq):
-            if (
-                verb.kind == acks.TERM
-            ):  # of terminated messages: an ack of them, and of those they cover
+            # A TERM of a terminated message is an ack of it, and of those that it covers.
+            if verb.kind == acks.TERM:
                 self._acked.append(sseq)
         elif verb.kind == acks.NAK:
             self._naks.append((sseq, verb.delay_ns))
