@@ -4,7 +4,7 @@ The operator has accepted that loss. No group above it says who belongs to it. S
 is asked which nodes it knows: the members and learners by its log, the bootstrap members, every
 node that it or others it met ever saw, and all that are here; without those that were removed, by
 the word of the node that has got furthest. Those named are asked too, until all named have
-answered. A node that is down, or runs a release that does not know the question, stands against it.
+answered. A node that is down stands against it.
 Then one after the other is asked to stand, and leads if all of them grant.
 
 The first entry of its term (ACCEPT_LOSS) retires all indexes that lost entries may have had: uids,
