@@ -100,6 +100,10 @@ class UnservedError(ConfigError):
         super().__init__("; ".join(problems))
 
 
+class TokenError(StreamdError):
+    """A key, a signature or a signed token that is refused."""
+
+
 class JsError(RequestError):
     """Refusal of the JetStream API, as it goes to the client."""
 
