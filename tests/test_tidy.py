@@ -21,6 +21,7 @@ PACKAGE = ROOT / "streamd"
 # room -> rooms it may import (itself always). Leaves are modules of `streamd` itself.
 LEAVES = {
     "subjects",
+    "subject_mapping",
     "subject_tree",
     "types",
     "limits",

@@ -15,8 +15,8 @@ from streamd import limits
 from streamd.api import times
 from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.remote_client import ClientFacts
-from streamd.api.transforms import Transform
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
+from streamd.subject_mapping import SubjectTransform
 from streamd.types import ACCOUNT, META_UID, Document, Uid
 
 _PREFIX: Final = "$JS.EVENT.ADVISORY."
@@ -67,7 +67,7 @@ class Advisories:
         self._wires = wires
         self._clock = clock
         self._domain = domain
-        self._transforms: dict[tuple[str, str], Transform] = {}
+        self._transforms: dict[tuple[str, str], SubjectTransform] = {}
 
     # --- what streams and consumers report ------------------------------------------------------
 
@@ -182,7 +182,8 @@ class Advisories:
         if transform is None:
             if len(self._transforms) >= limits.TRANSFORM_CACHE_MAX:
                 self._transforms.clear()
-            transform = Transform(key[0].encode(), key[1].encode())
+            source, destination = key[0].encode(), key[1].encode()
+            transform = SubjectTransform(source, destination, secrets.randbelow)
             self._transforms[key] = transform
         subject = transform.apply(fields["subject"])
         if subject is None or not self._wires.has_interest(subject):

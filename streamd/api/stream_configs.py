@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast, get_args
 
-from streamd import errors, limits, subjects
+from streamd import errors, limits, subject_mapping, subjects
 from streamd.api import shapes
-from streamd.api.transforms import Transform
 from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine.asset_configs import ConsumerLimits, Republish, StreamConfig
@@ -451,8 +450,8 @@ def _check_republish(config: Config, is_pedantic: bool) -> None:
 
 def _is_valid_transform(source: str, destination: str) -> bool:
     try:
-        Transform(source.encode(), destination.encode())
-    except ValueError:
+        subject_mapping.check(source.encode(), destination.encode())
+    except subject_mapping.SubjectMappingError:
         return False
     return True
 
