@@ -26,6 +26,7 @@ INT_RANGES: Final = {
     "int32": (-(1 << 31), (1 << 31) - 1),
     "uint64": (0, (1 << 64) - 1),
     "time.Duration": (-(1 << 63), (1 << 63) - 1),
+    "server.ConnState": (-(1 << 63), (1 << 63) - 1),
 }
 _SPACE: Final = " \t\r\n"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)

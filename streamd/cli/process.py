@@ -17,6 +17,7 @@ from streamd import NATS_LEVEL
 from streamd.cli import addresses, certificate_files, process_resources, runfiles
 from streamd.cli.freed_memory import FreedMemory, find_trim
 from streamd.config import changes, flags
+from streamd.config.account_options import AccountOptions
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
@@ -25,18 +26,22 @@ from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
-from streamd.net.client.user_info import SystemAnswers, UserInfo
-from streamd.net.monitoring.account_pings import AccountPings
+from streamd.net.monitoring.account_views import AccountClients, PlainAccount, PlainAccounts
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
+from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
-from streamd.net.monitoring.stats import ServerStats
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import listening_socket
+from streamd.net.system.account_requests import OwnRequests
+from streamd.net.system.answers import Answers
+from streamd.net.system.server_description import ServerDescription
+from streamd.net.system.user_info import UserInfo
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
     from streamd.net.route.links import ClusterLinks
@@ -165,22 +170,29 @@ class ServerProcess:
         options, log = self._options, self._log
         self._router = router = MessageRouter(domain=options.jetstream.domain)
         clients = ClientRegistry(options.max_closed_clients)
-        answers = SystemAnswers(
-            router.publish,
+        # One subject space for all: the account of clients without one, and a system account that
+        # nobody enters.
+        system = (MessageRouter(), AccountClients())
+        accounts = PlainAccounts(
+            PlainAccount(ACCOUNT, AccountOptions(ACCOUNT), router, clients, time.time_ns()),
+            PlainAccount(SYSTEM_ACCOUNT, AccountOptions(SYSTEM_ACCOUNT), *system, time.time_ns()),
+        )
+        self._monitoring = Monitoring(
+            options,
+            stats=ServerStats(clients, accounts),
+            server_id=self._server_id,
+            server_name=self._server_name,
+        )
+        self._slicer = Slicer(asyncio.get_running_loop().call_soon)
+        description = ServerDescription(
             options,
             server_id=self._server_id,
             server_name=self._server_name,
             has_jetstream=options.jetstream.is_enabled,
         )
-        UserInfo(router.subscriptions, answers)
-        self._monitoring = Monitoring(
-            options,
-            stats=ServerStats(clients, router),
-            server_id=self._server_id,
-            server_name=self._server_name,
-        )
-        self._slicer = Slicer(asyncio.get_running_loop().call_soon)
-        AccountPings(router.subscriptions, self._monitoring, answers, self._slicer)
+        answers = Answers(router.publish, description, self._slicer)
+        UserInfo(answers).serve_account(router.subscriptions)
+        OwnRequests(router.subscriptions, ACCOUNT, self._monitoring, answers)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:

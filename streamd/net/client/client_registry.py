@@ -56,12 +56,14 @@ class ClientRegistry:
         self.stale_connections_count = 0
         self.connections_total = 0
 
-    def close(self, conn: ClientConnection) -> None:
-        """Move a connection that ends to the closed ones; its counters join the totals."""
+    def close(self, conn: ClientConnection) -> bool:
+        """Move a connection that ends to the closed ones; its counters join the totals. False: it
+        was not open."""
         if self.open.pop(conn.cid, None) is None:
-            return
+            return False
         self.closed_in_msgs += conn.in_msgs
         self.closed_in_bytes += conn.in_bytes
         self.closed_out_msgs += conn.out_msgs
         self.closed_out_bytes += conn.out_bytes
         self.closed.append(last_stats(conn))
+        return True

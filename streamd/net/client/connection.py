@@ -32,6 +32,7 @@ from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
 from streamd.protocol.connect_options import ConnectOptions
+from streamd.types import ACCOUNT
 
 _STRANGER: Final = State.STRANGER
 
@@ -243,7 +244,7 @@ class Connection(asyncio.Protocol):
         self.close(reason, text)
 
     def _refuse(self) -> None:
-        self._connections.report_refused(cid=self.cid, ip=self.ip, user=self.user)
+        self._connections.refused(self)
         self._fail("Authentication Failure", b"Authorization Violation")
 
     def _on_auth_timeout(self) -> None:
@@ -383,6 +384,7 @@ class Connection(asyncio.Protocol):
         if self._tracer is not None:
             self._tracer.identified(self.profile)
         self._keep_alive.on_identified()
+        self._connections.identified(self)
 
     def _note_pong(self) -> None:
         self._keep_alive.on_pong()
@@ -584,6 +586,11 @@ class Connection(asyncio.Protocol):
     @property
     def user(self) -> str:
         return self.profile.user
+
+    @property
+    def account(self) -> str:
+        identity = self.profile.identity
+        return identity.account if identity is not None else ACCOUNT
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from streamd.config.cluster_options import join_address
 from streamd.limits import LISTENER_CLOSE_S
 from streamd.net.client.auth import ClientPolicy
+from streamd.net.client.client_events import ClientEvents
 from streamd.net.client.client_registry import ClientConnection, ClientRegistry
 from streamd.net.client.reauthentication import Judged, Reauthentication
 from streamd.net.tls.facts import TlsFault
@@ -36,8 +37,13 @@ class OpenConnections:
         self._connections_max = connections_max
         self._refused_at = 0  # number of connections at the last warning; 0: none is due
         self._all_gone = asyncio.Event()
+        self._observers: list[ClientEvents] = []
         # Sockets that are not released yet: a closed connection stays while its last bytes go out.
         self.all: set[ClientConnection] = set()
+
+    def observe(self, observer: ClientEvents) -> None:
+        """Tell `observer` of connections from here on."""
+        self._observers.append(observer)
 
     def admit(self, conn: ClientConnection) -> bytes:
         """Take in a new connection and number it; returns why not, as the text of its `-ERR`."""
@@ -53,6 +59,8 @@ class OpenConnections:
         if count < self._refused_at // 2:
             self._refused_at = 0
         registry.open[conn.cid] = conn
+        for observer in self._observers:
+            observer.admitted(conn)
         return b""
 
     def _refuse(self, count: int, reason: str) -> bytes:
@@ -62,9 +70,23 @@ class OpenConnections:
             self._log.warning(f"clients are refused: {reason}", connections=count)
         return b"maximum connections exceeded"
 
+    def identified(self, conn: ClientConnection) -> None:
+        """Tell observers that the client of a connection is known."""
+        for observer in self._observers:
+            observer.identified(conn)
+
+    def refused(self, conn: ClientConnection) -> None:
+        """Report a client that is not let in."""
+        if self._log is not None:
+            self._log.error("authentication error", cid=conn.cid, ip=conn.ip, user=conn.user)
+        for observer in self._observers:
+            observer.refused(conn)
+
     def close(self, conn: ClientConnection) -> None:
         """Move a connection that ends to the closed ones, while its subscriptions can be seen."""
-        self._registry.close(conn)
+        if self._registry.close(conn):
+            for observer in self._observers:
+                observer.closed(conn)
 
     def release(self, conn: ClientConnection) -> None:
         """Forget a connection whose socket is closed."""
@@ -108,11 +130,6 @@ class OpenConnections:
                 conn.cut_off()
 
     # --- reports --------------------------------------------------------------------------------
-
-    def report_refused(self, *, cid: int, ip: str, user: str) -> None:
-        """Log a client that was not let in."""
-        if self._log is not None:
-            self._log.error("authentication error", cid=cid, ip=ip, user=user)
 
     def report_slow(self, reason: str, *, cid: int, ip: str, name: str, pending: int) -> None:
         """Count and log a client that was cut off since it reads too slowly."""

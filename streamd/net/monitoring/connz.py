@@ -11,12 +11,13 @@ from streamd.api.times import format_ns
 from streamd.config.duration_values import format_uptime
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX
+from streamd.net.monitoring.account_views import AccountsView
 from streamd.net.monitoring.query import BadQuery, Query, flag, number, page
+from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stats import (
     Connection,
     ConnectionStats,
-    ServerStats,
     SublistStats,
     SubscriptionStats,
 )
@@ -57,7 +58,10 @@ class Connz:
             shows.offset, shows.limit = offset, limit
             offset, limit = 0, 1
         now = time.time_ns()
-        found = yield from self._found(query, state, cid)
+        account = query.get("acc", "")
+        if account and self._stats.accounts.get(account) is None:
+            return _nobodys_connections(now, offset, limit)
+        total, found = yield from self._found(query, state, cid)
         shown = yield from self._sorted(found, sort, now, offset, limit)
         if with_subjects or is_detailed:
             fitting = _fitting(shown)
@@ -68,30 +72,43 @@ class Connz:
             "server_id": self._server_id,
             "now": format_ns(now),
             "num_connections": len(shown),
-            "total": len(found),
+            "total": total,
             "offset": offset,
             "limit": limit,
-            "connections": Rows(_connection(stats, now, shows) for stats in shown),
+            "connections": Rows(self._row(stats, now, shows) for stats in shown),
         }
 
-    def _found(self, query: Query, state: str, cid: int) -> Steps[list[Shown]]:
-        """Collect the connections that the query means, in the order they came."""
+    def _row(self, stats: ConnectionStats, now: int, shows: _Shown) -> Document:
+        row = _connection(stats, now, shows)
+        if shows.with_user:
+            if stats.account != ACCOUNT:
+                row["account"] = stats.account
+            row["name_tag"] = self._label_of(stats.account)
+        return row
+
+    def _found(self, query: Query, state: str, cid: int) -> Steps[tuple[int, list[Shown]]]:
+        """Collect the connections that the query means, in the order they came; and count those of
+        its account and state."""
         user, account = query.get("user", ""), query.get("acc", "")
         subject = query.get("filter_subject", "").encode(errors="replace")
-        if account and account != ACCOUNT:
-            return []
         every: list[Shown] = []
         if state != "closed":
             every += self._stats.open_connections()
         if state != "open":
             every += self._stats.closed_connections()
-        if not (cid or user or subject):
-            return every
+        if query.get("mqtt_client"):  # none is a client of MQTT
+            return len(every), []
+        if not (cid or user or subject or account):
+            return len(every), every
+        total = 0
         found = []
         for connection in looked_at(every):
             if connection is None:
                 yield
                 continue
+            if account and connection.account != account:
+                continue
+            total += 1
             if cid and connection.cid != cid:
                 continue
             if user and self._stats.stats_of(connection).user != user:
@@ -99,7 +116,7 @@ class Connz:
             if subject and not (yield from self._has_subject(connection, subject)):
                 continue
             found.append(connection)
-        return found
+        return total, found
 
     def _has_subject(self, connection: Shown, wanted: bytes) -> Steps[bool]:
         for sub in looked_at(self._stats.stats_of(connection).subscriptions()):
@@ -148,10 +165,10 @@ class Connz:
         with_list = flag(query, "subs")
         offset, limit = page(query)
         test = query.get("test", "").encode(errors="replace")
-        account = query.get("acc", "")
+        account = query.get("acc", "") or None
         if test and not is_valid_literal(test):
             raise BadQuery(f"invalid test subject, must be valid publish subject: {test.decode()}")
-        stats = yield from self._stats.sublist()
+        stats = yield from self._stats.sublist(account)
         document: Document = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
@@ -160,25 +177,48 @@ class Connz:
             "offset": offset,
             "limit": limit,
         }
-        if with_list and account in ("", ACCOUNT):
+        if with_list:
             total = 0
             shown = []
-            for sub in looked_at(self._stats.subscriptions()):
-                if sub is None:
+            for found in looked_at(self._stats.subscriptions(account)):
+                if found is None:
                     yield
                     continue
+                name, sub = found
                 if test and not matches(sub.subject.encode(), test):
                     continue
                 if offset <= total < offset + limit:
-                    shown.append(sub)
+                    shown.append((name, sub))
                 total += 1
             document["total"] = total
             if shown:
-                account_names = {"account": ACCOUNT, "account_tag": ACCOUNT}
                 document["subscriptions_list"] = Rows(
-                    account_names | _subscription(sub) for sub in shown
+                    {"account": name, "account_tag": self._label_of(name)} | _subscription(sub)
+                    for name, sub in shown
                 )
         return document
+
+    def _label_of(self, account: str) -> str:
+        return label_of(self._stats.accounts, account)
+
+
+def _nobodys_connections(now: int, offset: int, limit: int) -> Document:
+    """Return nats-server's answer about an account that it does not know."""
+    return {
+        "server_id": "",
+        "now": format_ns(now),
+        "num_connections": 0,
+        "total": 0,
+        "offset": offset,
+        "limit": limit,
+        "connections": None,
+    }
+
+
+def label_of(accounts: AccountsView, name: str) -> str:
+    """Return the name of an account for people."""
+    account = accounts.get(name)
+    return (account.options.label if account is not None else "") or name
 
 
 def sublist_stats(stats: SublistStats) -> Document:
@@ -291,7 +331,6 @@ def _connection(stats: ConnectionStats, now: int, shows: _Shown) -> Document:
         "subscriptions_list_detail": (
             shows.subscriptions(stats, _subscription) if shows.is_detailed else None
         ),
-        "name_tag": ACCOUNT if shows.with_user else None,
     }
     return {key: value for key, value in entry.items() if value is not None}
 

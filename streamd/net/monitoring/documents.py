@@ -21,19 +21,22 @@ from streamd.config.duration_values import format_uptime
 from streamd.config.options import Options
 from streamd.config.tls_options import TLS_TIMEOUT_S, TlsOptions
 from streamd.durations import format_duration
-from streamd.limits import MONITORING_PAGE
-from streamd.net.monitoring.connz import Connz, sublist_stats
+from streamd.limits import MONITORING_PAGE, SLICE_GROUPS
+from streamd.net.monitoring.account_documents import account_counters, account_detail
+from streamd.net.monitoring.account_views import AccountView
+from streamd.net.monitoring.connz import Connz
 from streamd.net.monitoring.healthz import Health, judge, store_gone
 from streamd.net.monitoring.jetstreamz import JetStreamSources, JetStreamz, no_stats
 from streamd.net.monitoring.query import BadQuery, Query, flag, page
-from streamd.net.monitoring.sliced_pages import Document, Rows, Steps
+from streamd.net.monitoring.server_stats import ServerStats
+from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
-from streamd.net.monitoring.stats import Routes, RouteStats, ServerStats
+from streamd.net.monitoring.stats import Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
-from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+from streamd.types import ACCOUNT
 
 # What nats-server's switches choose between: the answer is what this server does.
-_FEATURE_FLAGS = {
+FEATURE_FLAGS = {
     "js_ack_fc_v2": False,
     "js_api_reply_v2": False,
     "js_raft_delete_range": False,
@@ -158,8 +161,8 @@ class Monitoring:
             "config_digest": o.config_digest,
             "tags": o.server_tags or None,
             "metadata": o.server_metadata or None,
-            "feature_flags": dict(_FEATURE_FLAGS),
-            "system_account": SYSTEM_ACCOUNT,
+            "feature_flags": dict(FEATURE_FLAGS),
+            "system_account": self._stats.accounts.system.name,
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
             "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
@@ -230,6 +233,18 @@ class Monitoring:
         now = format_ns(time.time_ns())
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
+    def account_jsz(self, query: Query) -> Steps[Document]:
+        """Build what /jsz says of one account alone; a BadQuery if it has no streams."""
+        name = query.get("acc", "")
+        account = self._stats.accounts.get(name)
+        if account is None:
+            raise BadQuery(f'account "{name}" not found')
+        if self._js is None or not self._has_streams(account):
+            raise BadQuery(f'account "{name}" not jetstream enabled')
+        document = yield from self._js.jsz(query)
+        detail: Document = document["account_details"][0]
+        return detail
+
     def raftz(self, query: Query) -> Steps[Document | None]:
         """Build /raftz; None: no such groups exist, which is answered with 404."""
         return (yield from self._js.raftz(query)) if self._js is not None else None
@@ -295,53 +310,53 @@ class Monitoring:
         document: Document = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            "system_account": SYSTEM_ACCOUNT,
+            "system_account": self._stats.accounts.system.name,
         }
         account = query.get("acc", "")
         if not account:
-            return {**document, "accounts": [ACCOUNT]}
-        if account != ACCOUNT:
-            raise BadQuery(f"Account {account} does not exist")
-        traffic = yield from self._stats.traffic()
-        sublist = yield from self._stats.sublist()
-        document["account_detail"] = {
-            "account_name": ACCOUNT,
-            "update_time": format_ns(self._start_ns),
-            "expired": False,
-            "complete": True,
-            "jetstream_enabled": self._js is not None,
-            "leafnode_connections": 0,
-            "client_connections": traffic.connections,
-            "subscriptions": traffic.subscriptions,
-            "imports": _imports(has_jetstream=self._js is not None),
-            "name_tag": ACCOUNT,
-            "sublist_stats": sublist_stats(sublist),
-        }
-        return document
+            return {**document, "accounts": list(self._stats.accounts.names())}
+        return {**document, "account_detail": (yield from self.account_info(account))}
+
+    def account_info(self, name: str) -> Steps[Document]:
+        """Build what is said of an account; a BadQuery if there is none of that name."""
+        account = self._stats.accounts.get(name)
+        if account is None:
+            raise BadQuery(f"Account {name} does not exist")
+        return (
+            yield from account_detail(
+                account,
+                self._stats,
+                is_system=name == self._stats.accounts.system.name,
+                has_jetstream=self._js is not None and self._has_streams(account),
+                offers_jetstream=self._js is not None or self._options.jetstream.is_enabled,
+            )
+        )
+
+    def _has_streams(self, account: AccountView) -> bool:
+        return account.options.jetstream is not None or account.name == ACCOUNT
 
     def accstatz(self, query: Query) -> Steps[Document]:
-        traffic = yield from self._stats.traffic()
-        stats = []
-        if traffic.connections or flag(query, "unused"):
-            none = {"msgs": 0, "bytes": 0}
-            others = {"gateways": none, "routes": none, "leafs": none}
-            stats.append(
-                {
-                    "acc": ACCOUNT,
-                    "name": ACCOUNT,
-                    "conns": traffic.connections,
-                    "leafnodes": 0,
-                    "total_conns": traffic.connections,
-                    "num_subscriptions": traffic.subscriptions,
-                    "sent": {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes, **others},
-                    "received": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes, **others},
-                    "slow_consumers": traffic.slow_consumers,
-                }
-            )
+        return (yield from self.account_statistics(None, has_unused=flag(query, "unused")))
+
+    def account_statistics(
+        self, names: Sequence[str] | None, *, has_unused: bool
+    ) -> Steps[Document]:
+        """Build the statistics of accounts: of those named, or (None) of all. Accounts without
+        connections are left out unless they are asked for."""
+        stats = self._stats
+        chosen = stats.every_account()
+        if names is not None:
+            chosen = [account for account in map(stats.accounts.get, names) if account is not None]
+        rows = []
+        for account in looked_at(chosen, SLICE_GROUPS):
+            if account is None:
+                yield
+            elif account.clients.open or has_unused:
+                rows.append((yield from account_counters(account, stats)))
         return {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            "account_statz": stats,
+            "account_statz": rows,
         }
 
     def routez(self, query: Query) -> Steps[Document]:
@@ -458,30 +473,6 @@ def _remote_rows(subs: list[RemoteSub], rid: int, is_detailed: bool) -> Iterator
         if sub.queue:
             row["qgroup"] = sub.queue.decode(errors="replace")
         yield row | {"sid": subject, "msgs": 0, "cid": rid}
-
-
-def _imports(*, has_jetstream: bool) -> list[Document]:
-    """Return the imports of an account: requests to the system account, answered by the server."""
-    served = [
-        (f"$SYS.REQ.USER.{ACCOUNT}.INFO", "$SYS.REQ.USER.INFO", True),
-        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),
-        (f"$SYS.REQ.ACCOUNT.{ACCOUNT}.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ", False),
-    ]
-    if has_jetstream:
-        served.append(("$JS.API.>", "$JS.API.>", True))
-    return [
-        {
-            "subject": subject,
-            "account": SYSTEM_ACCOUNT,
-            "to": to,
-            "local_subject": to,
-            "type": "service",
-            "invalid": False,
-            "share": is_shared,
-            "tracking": False,
-        }
-        for subject, to, is_shared in served
-    ]
 
 
 def resident_bytes() -> int:

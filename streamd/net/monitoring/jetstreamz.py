@@ -17,7 +17,7 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
-from streamd.net.monitoring.query import BadQuery, Query, flag, page
+from streamd.net.monitoring.query import NotLeader, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
 from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
@@ -224,7 +224,7 @@ class JetStreamz:
         account = query.get("acc", "")
         part = _Page(query, is_whole=is_whole)
         if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
-            raise BadQuery("filtered response: not leader")
+            raise NotLeader("filtered response: not leader")
         replicas = yield from self.replicas()
         totals = yield from self._totals(replicas)
         has_streams = flags["streams"] or flags["consumers"] or flags["digest"]

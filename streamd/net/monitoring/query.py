@@ -16,6 +16,10 @@ class BadQuery(Exception):
     """A query parameter that means nothing: answered with 400 and this text."""
 
 
+class NotLeader(BadQuery):
+    """A query for the meta leader alone, at another server."""
+
+
 def flag(query: Query, name: str) -> bool:
     """Return a yes or no; no if it is not there."""
     text = query.get(name, "")

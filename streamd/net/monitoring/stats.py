@@ -5,20 +5,17 @@ The rooms that serve clients and routes fill these in, or are read through the P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from streamd.api.remote_client import ClientFacts
 from streamd.limits import CLOSED_SUBSCRIPTIONS_MAX
-from streamd.net.monitoring.sliced_pages import Steps, looked_at
-from streamd.net.pubsub.interest import RemoteSub
-from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.tls.facts import TlsFacts
 from streamd.protocol.connect_options import ConnectOptions
-from streamd.types import NodeId
+from streamd.types import ACCOUNT
 
 
 class Connection(ClientFacts, Protocol):
@@ -50,6 +47,10 @@ class Connection(ClientFacts, Protocol):
     def out_bytes(self) -> int: ...
     @property
     def subs(self) -> Mapping[bytes, Subscription]: ...
+    @property
+    def account(self) -> str:
+        """Account of its user; that of clients without one, before it is known."""
+
     @property
     def tls(self) -> TlsFacts | None:
         """None: it speaks in clear."""
@@ -132,6 +133,7 @@ class ConnectionStats(NamedTuple):
     version: str
     user: str
     tls: TlsFacts | None = None  # None: it speaks in clear
+    account: str = ACCOUNT
 
 
 class SubscriptionStats(NamedTuple):
@@ -167,7 +169,7 @@ class RouteStats:
 
 
 class Traffic(NamedTuple):
-    """Counters of all client connections since the start."""
+    """Counters of all client connections since the start, or of those of one account."""
 
     in_msgs: int
     in_bytes: int
@@ -209,13 +211,14 @@ def connection_stats(conn: Connection) -> ConnectionStats:
         out_msgs=conn.out_msgs,
         in_bytes=conn.in_bytes,
         out_bytes=conn.out_bytes,
-        subscriptions=lambda: map(_subscription_stats, list(conn.subs.values())),
+        subscriptions=lambda: map(subscription_stats, list(conn.subs.values())),
         subscription_count=len(conn.subs),
         name=conn.name,
         lang=conn.lang,
         version=conn.version,
         user=_user_of(conn),
         tls=conn.tls,
+        account=conn.account,
     )
 
 
@@ -231,11 +234,12 @@ def last_stats(conn: Connection) -> ConnectionStats:
     """Return what is shown of `conn` once it is gone: of many subscriptions the first alone, and no
     certificates."""
     tls = conn.tls._replace(certificates=()) if conn.tls is not None else None
-    subs = list(map(_subscription_stats, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
+    subs = list(map(subscription_stats, islice(conn.subs.values(), CLOSED_SUBSCRIPTIONS_MAX)))
     return connection_stats(conn)._replace(subscriptions=lambda: subs, tls=tls)
 
 
-def _subscription_stats(sub: Subscription) -> SubscriptionStats:
+def subscription_stats(sub: Subscription) -> SubscriptionStats:
+    """Return what is shown of a subscription."""
     return SubscriptionStats(
         subject=sub.pattern.decode(errors="replace"),
         queue=sub.queue.decode(errors="replace"),
@@ -244,87 +248,3 @@ def _subscription_stats(sub: Subscription) -> SubscriptionStats:
         max_msgs=sub.max_msgs,
         cid=0 if sub.callback is not None else sub.conn.cid,
     )
-
-
-class ServerStats:
-    """Source of stats. Every method may be called at any time; iterations are over copies, so there
-    may be pauses between."""
-
-    def __init__(self, clients: Clients, router: MessageRouter) -> None:
-        self._clients = clients
-        self._router = router
-        self._subscriptions = router.subscriptions
-
-    def open_connections(self) -> list[Connection]:
-        """Return the connections there are now, to be asked for their stats one by one: those of
-        ten thousand would make work for the garbage collector."""
-        return list(self._clients.open.values())
-
-    def closed_connections(self) -> list[ConnectionStats]:
-        """Return the connections that ended last, oldest first."""
-        return list(self._clients.closed)
-
-    def stats_of(self, connection: Connection | ConnectionStats) -> ConnectionStats:
-        """Return what is shown of a connection of either list."""
-        if isinstance(connection, ConnectionStats):
-            return connection
-        return connection_stats(connection)
-
-    def traffic(self) -> Steps[Traffic]:
-        """Add up the counters since the start."""
-        clients = self._clients
-        conns = list(clients.open.values())
-        # Taken with the list: who closes meanwhile is counted by its connection, once.
-        in_msgs, in_bytes = clients.closed_in_msgs, clients.closed_in_bytes
-        out_msgs, out_bytes = clients.closed_out_msgs, clients.closed_out_bytes
-        for conn in looked_at(conns):
-            if conn is None:
-                yield
-                continue
-            in_msgs += conn.in_msgs
-            in_bytes += conn.in_bytes
-            out_msgs += conn.out_msgs
-            out_bytes += conn.out_bytes
-        return Traffic(
-            in_msgs=in_msgs,
-            in_bytes=in_bytes,
-            out_msgs=out_msgs,
-            out_bytes=out_bytes,
-            connections=len(clients.open),
-            total_connections=clients.connections_total,
-            subscriptions=self._subscriptions.sublist.count,
-            slow_consumers=clients.slow_consumers_count,
-            stale_connections=clients.stale_connections_count,
-            stalled_clients=self._router.stalled_count,
-        )
-
-    def sublist(self) -> Steps[SublistStats]:
-        """Measure the registry and its cache."""
-        sublist = self._subscriptions.sublist
-        routes = list(self._subscriptions.table.routes.values())
-        total = highest = 0
-        for route in looked_at(routes):
-            if route is None:
-                yield
-                continue
-            fanout = len(route.plain) + len(route.queues)
-            total += fanout
-            highest = max(highest, fanout)
-        return SublistStats(
-            subscriptions=sublist.count,
-            cache_entries=len(routes),
-            inserts=sublist.insert_count,
-            removes=sublist.remove_count,
-            max_fanout=highest,
-            avg_fanout=total / len(routes) if routes else 0.0,
-        )
-
-    def subscriptions(self) -> Iterator[SubscriptionStats]:
-        """Yield the subscriptions: those of the server itself, then connection by connection."""
-        yield from map(_subscription_stats, list(self._subscriptions.internal))
-        for conn in list(self._clients.open.values()):
-            yield from map(_subscription_stats, list(conn.subs.values()))
-
-    def remote_subscriptions(self, node_id: NodeId) -> list[RemoteSub]:
-        """Return the interest of another node's clients."""
-        return self._subscriptions.remote_interest.of_node(node_id)

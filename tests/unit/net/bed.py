@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from streamd.config.account_options import AccountOptions
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
+from streamd.net.monitoring.account_views import AccountClients, PlainAccount, PlainAccounts
 from streamd.net.pubsub.message_router import MessageRouter
 
 CONNECT = (
@@ -263,6 +265,10 @@ class Bed:
         self.router.fanout._dice = 1  # the same members are picked in every run
         self.registry = ClientRegistry(self.options.max_closed_clients)
         self.listener = make_listener(self.options, self.router, self.registry, node, log)
+        self.accounts = PlainAccounts(
+            PlainAccount("$G", AccountOptions("$G"), self.router, self.registry, 1),
+            PlainAccount("$SYS", AccountOptions("$SYS"), MessageRouter(), AccountClients(), 1),
+        )
         if node is not None:
             self.router.attach(node)  # type: ignore[arg-type]
 

@@ -14,9 +14,11 @@ from streamd.net.monitoring.query import BadQuery
 from streamd.net.monitoring.sliced_pages import Steps, finish, whole
 from streamd.net.monitoring.stats import ConnectionStats, SublistStats, SubscriptionStats, Traffic
 from streamd.node.ports import LogWaits
+from tests.unit.net.bed import Bed
 from tests.unit.net.health import Health
 
 SECOND = 1_000_000_000
+ACCOUNTS = Bed().accounts
 
 
 def connection(cid: int, **changes: Any) -> ConnectionStats:
@@ -64,8 +66,13 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
                 open_connections=lambda: opened,
                 closed_connections=lambda: lists.get("closed", []),
                 stats_of=lambda stats: stats,
-                sublist=lambda: at_once(SublistStats(5, 2, 6, 1, 3, 1.5)),
-                subscriptions=lambda: lists.get("subscriptions", []),
+                account_traffic=lambda _: at_once(Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6)),
+                sublist=lambda account=None: at_once(SublistStats(5, 2, 6, 1, 3, 1.5)),
+                subscriptions=lambda account=None: (
+                    ("$G", sub) for sub in lists.get("subscriptions", [])
+                ),
+                accounts=lists.get("accounts", ACCOUNTS),
+                every_account=lambda: [ACCOUNTS.main] if opened else [],
                 remote_subscriptions=lambda name: lists.get("remote", []),
             ),
             server_id="NID",
@@ -179,7 +186,9 @@ def test_connz_sorts_pages_and_filters() -> None:
     assert cids(state="closed") == [9]
     assert cids(state="any") == [1, 2, 3, 9]
     assert cids(user="u2", auth="1") == cids(user="u2") == [2]
-    assert cids(acc="other") == []
+    assert cids(acc="$SYS") == []
+    unknown = m.connz({"acc": "other"})
+    assert (unknown["server_id"], unknown["connections"]) == ("", None)  # as nats-server says it
     assert cids(filter_subject="s.2.x") == [2]
     for option in ("subs", "pending", "msgs_to", "bytes_to", "bytes_from", "idle", "uptime", "rtt"):
         assert sorted(cids(sort=option)) == [1, 2, 3]

@@ -10,7 +10,10 @@ import pytest
 from streamd import NATS_LEVEL
 from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
-from streamd.net.client.user_info import SystemAnswers, UserInfo
+from streamd.net.monitoring.sliced_pages import Slicer
+from streamd.net.system.answers import Answers
+from streamd.net.system.server_description import ServerDescription
+from streamd.net.system.user_info import UserInfo
 from tests.unit.net.bed import CONNECT, Bed
 
 ASK = b"SUB in 1\r\nPUB $SYS.REQ.USER.INFO in 0\r\n\r\n"
@@ -18,14 +21,11 @@ ASK = b"SUB in 1\r\nPUB $SYS.REQ.USER.INFO in 0\r\n\r\n"
 
 def serve(bed: Bed, *, has_jetstream: bool) -> None:
     """Have a server answer."""
-    answers = SystemAnswers(
-        bed.router.publish,
-        bed.options,
-        server_id="N" + "A" * 55,
-        server_name="bed",
-        has_jetstream=has_jetstream,
+    description = ServerDescription(
+        bed.options, server_id="N" + "A" * 55, server_name="bed", has_jetstream=has_jetstream
     )
-    UserInfo(bed.subscriptions, answers)
+    answers = Answers(bed.router.publish, description, Slicer(bed.clock.call_soon))
+    UserInfo(answers).serve_account(bed.subscriptions)
 
 
 def as_user(**fields: str) -> bytes:
@@ -47,6 +47,7 @@ def test_the_server_is_named() -> None:
     options.jetstream.domain = "hub"
     server = answer_to(CONNECT, options)["server"]
     assert server.pop("time").endswith("Z")
+    assert not any(server.pop("feature_flags").values())
     assert server == {
         "name": "bed", "host": "0.0.0.0", "id": "N" + "A" * 55, "cluster": "c3", "domain": "hub",
         "ver": NATS_LEVEL, "jetstream": True, "flags": 1, "seq": 1,

@@ -1,0 +1,91 @@
+"""`$SYS.REQ.USER.<account>.INFO`: the user, account and permissions of the client that asks.
+
+Accounts import it as `$SYS.REQ.USER.INFO`; `nats account info` and nats.js ask it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamd.config.options import Permissions
+from streamd.net.client.output import Output
+from streamd.net.client.profile import ClientProfile
+from streamd.net.monitoring.sliced_pages import Document
+from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.net.system.answers import Answers
+from streamd.net.system.request_info import request_info
+
+SUBJECT: Final = b"$SYS.REQ.USER.INFO"
+"""Subject in the accounts of those who ask."""
+_IMPORTED: Final = b"$SYS.REQ.USER.*.INFO"
+
+
+class UserInfo:
+    """Answers the clients of this node; each node answers its own."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def serve_account(self, subscriptions: Subscriptions) -> None:
+        """Answer in an account itself."""
+        subscriptions.subscribe_internal(SUBJECT, self._on_request)
+
+    def serve_imports(self, subscriptions: Subscriptions) -> None:
+        """Answer in the system account what comes by the imports of others."""
+        subscriptions.subscribe_internal(_IMPORTED, self._on_imported)
+
+    def _on_request(
+        self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: object
+    ) -> None:
+        if reply and isinstance(conn, Output):  # else the server itself, or another node's client
+            self._answers.send(reply, {"data": user_facts(conn.profile)})
+
+    def _on_imported(
+        self, _subject: bytes, reply: bytes, headers: bytes, _payload: bytes, conn: object
+    ) -> None:
+        """Answer what the import tells; without one there is no telling who asks."""
+        if not reply or not isinstance(conn, Output):
+            return
+        info = request_info(headers)
+        account = str(info.get("acc", ""))
+        identity = conn.profile.identity
+        if identity is not None and account and identity.account == account:
+            facts = user_facts(conn.profile)
+        else:
+            facts = {"user": str(info.get("user", "")), "account": account}
+        self._answers.send(reply, {"data": facts})
+
+
+def user_facts(profile: ClientProfile) -> Document:
+    """Return the `data` of an answer: `user`, `account`, and `permissions` if there are some."""
+    connect, identity = profile.connect or {}, profile.identity
+    assert identity is not None  # a stranger can't publish
+    user = "[REDACTED]" if connect.get("auth_token") else identity.user or connect.get("user", "")
+    facts: Document = {
+        "user": user,
+        "account": identity.account,
+        "account_name": identity.account,
+    }
+    if identity.permissions is not None:
+        facts["permissions"] = _permissions(identity.permissions)
+    return facts
+
+
+def _permissions(permissions: Permissions) -> Document:
+    rules: Document = {
+        "publish": _lists(permissions.publish_allow, permissions.publish_deny),
+        "subscribe": _lists(permissions.subscribe_allow, permissions.subscribe_deny),
+    }
+    response = permissions.allow_responses
+    if response is not None:
+        rules["responses"] = {"max": response.max_msgs, "ttl": response.ttl_ns}
+    return rules
+
+
+def _lists(allow: list[bytes] | None, deny: list[bytes]) -> dict[str, list[str]]:
+    named = {"allow": allow, "deny": deny}
+    return {
+        name: [pattern.decode(errors="replace") for pattern in patterns]
+        for name, patterns in named.items()
+        if patterns
+    }
