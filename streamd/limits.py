@@ -73,6 +73,9 @@ BATCH_MSG_MEMORY_BYTES: Final = 192  # beside its bytes: a tuple, three objects,
 # Blocks and includes nested deeper are a mistake or an attack on the parser's stack.
 CONFIG_DEPTH_MAX: Final = 64
 
+# A chain of imports from account to account; nats-server looks no further either.
+IMPORT_CHAIN_ACCOUNTS_MAX: Final = 1024
+
 # --- node: turns, snapshots, buffers ------------------------------------------------------------
 
 TURN_ENTRIES_MAX: Final = 256  # entries applied in one turn; then the loop serves others

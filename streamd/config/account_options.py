@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from streamd.config.options import Permissions
+from streamd.config.user_options import Permissions
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 SINGLETON: Final = "singleton"
 """Response type of a service that answers each request once; the default."""
@@ -139,3 +139,12 @@ class AccountOptions:
     issuer: str = ""
     expires_ns: int = 0  # unix time; 0: never
     revocations: Mapping[str, int] = field(default_factory=dict)  # user key or "*": unix seconds
+
+
+def default_accounts() -> dict[str, AccountOptions]:
+    """Return the accounts of a server that is configured with none: `$G`, which has JetStream, and
+    the system account."""
+    return {
+        ACCOUNT: AccountOptions(ACCOUNT, jetstream=AccountJetStream()),
+        SYSTEM_ACCOUNT: AccountOptions(SYSTEM_ACCOUNT),
+    }

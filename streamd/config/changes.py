@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from typing import Final
 
-from streamd.config.options import Options, User
+from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
+from streamd.config.user_options import User
 from streamd.durations import format_duration
 from streamd.errors import ConfigError
+from streamd.types import SYSTEM_ACCOUNT
 
 # A reload can't change these: sockets, data, identity and what a process keeps rest on them.
 _FIXED = {
@@ -34,7 +37,8 @@ _NO_TLS = TlsOptions()
 _APART = {
     *("users", "jetstream", "cluster", "tls", "websocket"),
     *("config_file", "config_digest", "warnings", "unserved"),
-    *("is_open_besides_system", "has_unserved_users"),
+    *("is_open_besides_system", "accounts", "configured_accounts", "operators", "callout"),
+    *("no_auth_user", "system_account", "has_system_account"),
     *("cluster_place", "allows_open_cluster"),
 }
 _SECRET = {"username", "password", "token", "default_permissions"}
@@ -101,9 +105,55 @@ def refuse_fixed(old: Options, new: Options) -> None:
     for name in _differing(old.websocket, new.websocket):
         key = _KEYS_OF_WEBSOCKET.get(name) or f"websocket.{_plain(name)}"
         raise ConfigError(f"config reload not supported for Websocket: {key} changed")
+    _refuse_identities(old, new)
     for name in _differing(old.jetstream, new.jetstream):
         key = _KEYS_OF_JETSTREAM.get(name) or f"jetstream.{_plain(name)}"
         raise ConfigError(f"config reload not supported for JetStream: {key} changed")
+
+
+def _refuse_identities(old: Options, new: Options) -> None:
+    """Refuse another way of knowing who a client is. Fields and values are written as by
+    nats-server."""
+    if (old.operators.resolver is None) != (new.operators.resolver is None):
+        raise ConfigError("config reload does not support moving to or from an account resolver")
+    for field, shown in _IDENTITIES.items():
+        before, after = shown(old), shown(new)
+        if before != after:
+            raise ConfigError(f"config reload not supported for {field}: old={before}, new={after}")
+
+
+def _system_account(options: Options) -> str:
+    name = options.system_account
+    is_default = name == SYSTEM_ACCOUNT and name not in options.configured_accounts
+    return "" if is_default else name
+
+
+def _callout(options: Options) -> str:
+    callout = options.callout
+    if callout is None:
+        return "<nil>"
+    members = (
+        callout.issuer,
+        callout.account,
+        _list(callout.users),
+        callout.xkey,
+        _list(callout.allowed_accounts),
+    )
+    return f"&{{{' '.join(members)}}}"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return f"[{' '.join(texts)}]"
+
+
+_IDENTITIES: Final[Mapping[str, Callable[[Options], str]]] = {
+    "NoAuthUser": lambda o: o.no_auth_user,
+    "SystemAccount": _system_account,
+    "NoSystemAccount": lambda o: "false" if o.has_system_account else "true",
+    "AuthCallout": _callout,
+    "TrustedOperators": lambda o: _list(o.operators.tokens),
+    "TrustedKeys": lambda o: _list(o.operators.trusted_keys),
+}
 
 
 def describe(old: Options, new: Options) -> list[str]:
@@ -119,6 +169,8 @@ def describe(old: Options, new: Options) -> list[str]:
             found.append(f"{key} = {_text(key, after)} (was {_text(key, before)}){later}")
     found += _describe_tls(old.tls, new.tls)
     found += _describe_users(old.users, new.users)
+    if old.accounts != new.accounts or old.operators != new.operators:
+        found.append("accounts")
     if old.cluster.routes != new.cluster.routes:
         found.append("cluster routes")
     return found
@@ -133,7 +185,8 @@ def _differing(old: object, new: object, besides: Iterable[str] = ()) -> list[st
 
 
 def _describe_users(old: list[User], new: list[User]) -> list[str]:
-    before, after = {user.name: user for user in old}, {user.name: user for user in new}
+    before = {user.identity: user for user in old}
+    after = {user.identity: user for user in new}
     groups = {
         "added": sorted(after.keys() - before.keys()),
         "removed": sorted(before.keys() - after.keys()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from streamd import durations
@@ -16,6 +17,20 @@ def parse_duration(text: str) -> int:
     if ns is None:
         raise ValueError(f'"{text}" is not a duration, such as "500ms" or "1h30m": {_fault(text)}')
     return ns
+
+
+def parse_go_duration(text: str) -> int:
+    """Return the ns of a duration. Raises ValueError with the text that Go has for it."""
+    ns = durations.parse_duration(text)
+    if ns is not None:
+        return ns
+    shown = json.dumps(text, ensure_ascii=False)
+    fault = _fault(text)
+    if fault == "a unit is missing":
+        raise ValueError(f"time: missing unit in duration {shown}")
+    if fault.startswith("unknown unit"):
+        raise ValueError(f"time: {fault} in duration {shown}")
+    raise ValueError(f"time: invalid duration {shown}")
 
 
 def _fault(text: str) -> str:

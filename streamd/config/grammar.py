@@ -210,7 +210,8 @@ class _Parser:
         if not self._peek():
             raise self._error(f"Unexpected EOF: key '{key}' has no value.")
         value = self._any_value()
-        value.line, value.col = self._place(start)  # errors about a member point at its key
+        # Errors about a member point at its key, behind the quote if it has one.
+        value.line, value.col = self._place(start + (self._text[start] in "\"'"))
         value.file = self._file
         into[key] = value
 
@@ -261,13 +262,13 @@ class _Parser:
         if char == "(":
             return self._block()
         if char == '"':
-            return self._value(self._double_quoted(), start)
+            return self._value(self._double_quoted(), start + 1)
         if char == "'":
             end = self._text.find("'", start + 1)
             if end < 0:
                 raise self._error("Unexpected EOF.", len(self._text))
             self._position = end + 1
-            return self._value(self._text[start + 1 : end], start)
+            return self._value(self._text[start + 1 : end], start + 1)
         return self._bare()
 
     def _nested(self) -> None:
@@ -310,7 +311,10 @@ class _Parser:
                 break
             if char == ",":
                 raise self._error("Unexpected array value terminator ','.")
-            elements.append(self._any_value())
+            element = self._any_value()
+            if isinstance(element.raw, dict):  # errors about one point behind it
+                element.line, element.col = self._place(self._position)
+            elements.append(element)
             self._end_of_value(
                 "]", 'Expected an array value terminator "," or an array terminator "]"'
             )

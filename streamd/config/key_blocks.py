@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from streamd.config.duration_values import parse_duration
 from streamd.config.grammar import Value
 from streamd.config.options import Options
-from streamd.config.values import as_flag, as_integer, as_members, as_text, unknown_field
+from streamd.config.values import as_flag, as_integer, as_members, as_text, quoted, unknown_field
 from streamd.durations import SECOND_NS
 
 Setter = Callable[[Value], None]
@@ -54,8 +54,13 @@ class KeyBlocks:
         setters: dict[str, Setter],
         path: str = "",
         unserved: Unserved = Unserved(),  # noqa: B008
+        *,
+        unknown: str = "",
     ) -> None:
-        """Hand each member of `block` to its setter; the key may have aliases (`a|b`)."""
+        """Hand each member of `block` to its setter; the key may have aliases (`a|b`).
+
+        `unknown`: text of the error of an unknown key, with `{}` for it; "": the usual one.
+        """
         by_name = {name: set_ for names, set_ in setters.items() for name in names.split("|")}
         for key, value in as_members(block, path or "configuration").items():
             name = key.lower()
@@ -71,6 +76,8 @@ class KeyBlocks:
                 self.refuse(value, f'"{value.key}" is not served by this version')
             elif name in unserved.additional:
                 self.warn(value, f'"{value.key}" is not served by this version and is ignored')
+            elif not value.is_referred_to and unknown:
+                raise value.error(unknown.format(quoted(key)))
             elif not value.is_referred_to:
                 raise unknown_field(value, key, [*by_name, *unserved[0], *unserved[1]])
 

@@ -9,8 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamd.config.account_options import AccountOptions, default_accounts
+from streamd.config.callout_options import CalloutOptions
 from streamd.config.cluster_options import ClusterOptions, client_address
+from streamd.config.operator_options import OperatorOptions
 from streamd.config.tls_options import TlsOptions
+from streamd.config.user_options import Permissions as Permissions
+from streamd.config.user_options import ResponsePermission as ResponsePermission
+from streamd.config.user_options import User as User
 from streamd.config.websocket_options import WebSocketOptions
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
@@ -19,41 +25,10 @@ from streamd.limits import (
     CLUSTER_PAYLOAD_BYTES_MAX,
     CONTROL_LINE_BYTES_MAX,
 )
-from streamd.types import ACCOUNT, AssetLimits, BatchLimits
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, AssetLimits, BatchLimits
 
 DEFAULT_PORT = 4222
 DEFAULT_HOST = "0.0.0.0"
-
-
-@dataclass(slots=True)
-class ResponsePermission:
-    """A user may publish to reply subjects it was sent: so many times, for so long."""
-
-    max_msgs: int = 1  # -1: any number
-    ttl_ns: int = 120 * SECOND_NS  # -1: for ever
-
-
-@dataclass(slots=True)
-class Permissions:
-    """Subjects a user may and may not use; None for an allow list means every subject.
-
-    Entries of the subscribe lists may name a queue group after a space.
-    """
-
-    publish_allow: list[bytes] | None = None
-    publish_deny: list[bytes] = field(default_factory=list)
-    subscribe_allow: list[bytes] | None = None
-    subscribe_deny: list[bytes] = field(default_factory=list)
-    allow_responses: ResponsePermission | None = None
-
-
-@dataclass(slots=True)
-class User:
-    name: str
-    password: str = ""  # plain, or a bcrypt hash ($2a$...)
-    permissions: Permissions | None = None
-    account: str = ACCOUNT
-    connection_types: frozenset[str] = frozenset()  # ways it may connect; empty: any
 
 
 @dataclass(slots=True)
@@ -155,8 +130,13 @@ class Options:
     token: str = ""
     auth_timeout_s: float = 2.0
     users: list[User] = field(default_factory=list)
-    has_unserved_users: bool = False  # nkeys, JWTs: they can't log in, but nor can anybody else
     default_permissions: Permissions | None = None
+    accounts: dict[str, AccountOptions] = field(default_factory=default_accounts)  # by name
+    configured_accounts: tuple[str, ...] = ()  # those that the file names
+    system_account: str = SYSTEM_ACCOUNT
+    has_system_account: bool = True  # False: no events, and nobody administers by messages
+    operators: OperatorOptions = field(default_factory=OperatorOptions)
+    callout: CalloutOptions | None = None
     no_auth_user: str = ""
     cluster_place: tuple[str, int, int] = ("", 0, 0)  # of the cluster block: file, line, column
     allows_open_cluster: bool = False  # --insecure-cluster
@@ -174,7 +154,13 @@ class Options:
     @property
     def is_auth_required(self) -> bool:
         """True if a client must prove who it is (there may still be a `no_auth_user`)."""
-        return bool(self.users or self.username or self.token or self.has_unserved_users)
+        return bool(
+            self.users
+            or self.username
+            or self.token
+            or self.operators.has_trusted_keys
+            or self.callout is not None
+        )
 
     @property
     def log_settings(self) -> dict[str, Any]:
@@ -289,16 +275,17 @@ def finish(options: Options) -> Options:
             " strictly lower than lame duck duration"
             f" ({format_duration(options.lame_duck_duration_ns)})"
         )
-    options.websocket.check(has_users=bool(options.users), has_operators=options.has_unserved_users)
-    no_auth_users = [options.no_auth_user]
-    if options.websocket.is_enabled:
-        no_auth_users.append(options.websocket.no_auth_user)
-    for name in no_auth_users:
-        if name and name not in {user.name for user in options.users}:
-            raise ConfigError(
-                f'no_auth_user: "{name}" not present as user or nkey in'
-                " authorization block or account configuration"
-            )
+    options.websocket.check(
+        has_users=bool(options.users), has_operators=options.operators.has_trusted_keys
+    )
+    options.operators.check(
+        accounts=options.configured_accounts,
+        has_users=bool(options.users),
+        has_callout=options.callout is not None,
+        no_auth_user=options.no_auth_user,
+    )
+    _check_no_auth_users(options)
+    _check_system_account(options)
     advertise = options.websocket.advertise
     if advertise:
         try:
@@ -308,6 +295,30 @@ def finish(options: Options) -> Options:
                 f'invalid websocket advertise value of "{advertise}": {err}'
             ) from None
     return options
+
+
+def _check_no_auth_users(options: Options) -> None:
+    names = [options.no_auth_user]
+    if options.websocket.is_enabled:
+        names.append(options.websocket.no_auth_user)
+    for name in filter(None, names):
+        if not options.users:
+            raise ConfigError(f'no_auth_user: "{name}" present, but users/nkeys are not defined')
+        if name not in {user.identity for user in options.users}:
+            raise ConfigError(
+                f'no_auth_user: "{name}" not present as user or nkey in'
+                " authorization block or account configuration"
+            )
+
+
+def _check_system_account(options: Options) -> None:
+    if options.operators.has_trusted_keys:
+        return  # its token is looked up
+    system = options.accounts.get(options.system_account)
+    if system is None:
+        raise ConfigError("error resolving system account: account missing")
+    if options.jetstream.is_enabled and system.jetstream and system.name != ACCOUNT:
+        raise ConfigError("Not allowed to enable JetStream on the system account")
 
 
 def _fill_in(options: Options) -> None:

@@ -10,13 +10,15 @@ import re
 from functools import partial
 from typing import Any
 
+from streamd.config.accounts_reader import AccountsReader
 from streamd.config.cluster_options import ClusterOptions
 from streamd.config.grammar import Value, digest, parse_file
 from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_in, put_on, words
+from streamd.config.operator_reader import OperatorReader
 from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
 from streamd.config.tls_reader import read_tls
-from streamd.config.users_reader import OPERATORS, UNSERVED_AUTHORIZATION, UsersReader
+from streamd.config.users_reader import UNSERVED_AUTHORIZATION, UsersReader
 from streamd.config.values import (
     as_flag,
     as_host_port,
@@ -30,9 +32,11 @@ from streamd.config.values import (
     kind_of,
     mismatch,
     plain_text,
+    quoted,
 )
 from streamd.config.websocket_reader import read_websocket
 from streamd.durations import SECOND_NS, format_duration
+from streamd.errors import ConfigError
 
 
 def load(path: str) -> Options:
@@ -54,17 +58,14 @@ def from_tree(root: Value) -> Options:
 _UNSERVED_TOP = Unserved(
     protecting=words(
         """
-        proxy_protocol proxies system_account system mappings maps resolver
-        account_resolver accounts_resolver resolver_tls resolver_preload resolver_pinned_accounts
-        default_sentinel
+        proxy_protocol proxies
         """
     ),
     additional=words(
         """
-        syslog remote_syslog prof_port prof_block_rate no_system_account no_system
-        no_sys_acc disable_sublist_cache no_sublist_cache ocsp_cache gateway leafnodes leaf
-        mqtt default_js_domain connect_error_reports reconnect_error_reports
-        no_fast_producer_stall feature_flags write_timeout
+        syslog remote_syslog prof_port prof_block_rate disable_sublist_cache no_sublist_cache
+        ocsp_cache gateway leafnodes leaf mqtt default_js_domain connect_error_reports
+        reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
         """
     ),
 )
@@ -98,6 +99,8 @@ class _Reader:
         self._options = options
         self._blocks = KeyBlocks(options)
         self._users = UsersReader(options, self._blocks)
+        self._accounts = AccountsReader(options, self._blocks, self._users)
+        self._operators = OperatorReader(options, self._blocks)
 
     def top(self, root: Value) -> None:
         o = self._options
@@ -142,9 +145,11 @@ class _Reader:
                 "lame_duck_grace_period": self._lame_duck_grace,
                 "no_header_support": self._no_header_support,
                 "authorization": self._users.authorization,
-                "accounts": self._users.accounts,
-                "|".join(OPERATORS): self._users.unserved_users("operator"),
-                "trusted_keys|trusted": self._users.unserved_users("trusted_keys"),
+                "accounts": self._accounts.accounts,
+                "mappings|maps": self._accounts.mappings,
+                "system_account|system": self._accounts.system_account,
+                "no_system_account|no_system|no_sys_acc": self._accounts.no_system_account,
+                **self._operators.setters,
                 "no_auth_user": self._blocks.text("no_auth_user"),
                 "jetstream": self._jetstream,
                 "cluster": self._cluster,
@@ -156,11 +161,25 @@ class _Reader:
             },
             unserved=_UNSERVED_TOP,
         )
-        names = [user.name for user in o.users]
-        for name in names:
-            if names.count(name) > 1:
-                raise root.error(f'Duplicate user "{name}" detected')
-        o.is_open_besides_system = self._users.has_only_system_users(root)
+        self._users.finish()
+        self._accounts.finish()
+        self._check_callout()
+        # Monitoring is set up so for a server without logins: nats-server then admits every client
+        # without credentials, as if there were no users.
+        o.is_open_besides_system = (
+            self._accounts.is_system_alone
+            and not self._users.has_authorization
+            and not o.no_auth_user
+            and not o.operators.has_trusted_keys
+        )
+
+    def _check_callout(self) -> None:
+        callout = self._options.callout
+        for name in callout.allowed_accounts if callout is not None else ():
+            if not self._accounts.is_configured(name):
+                raise ConfigError(
+                    f"auth_callout allowed account {quoted(name)} not found in configured accounts"
+                )
 
     # --- top-level values with rules of their own ------------------------------------------------
 

@@ -1,35 +1,28 @@
-"""Users and permissions of a configuration: `authorization` and `accounts`."""
+"""Reader of users and their permissions: `authorization`, and the users of accounts.
+
+Error texts are nats-server's where it has them. Rules between the single user, the token, lists of
+users and accounts are checked by `finish`, once all keys are read.
+"""
 
 from __future__ import annotations
 
+from streamd.config.account_options import AccountOptions
+from streamd.config.callout_reader import read_callout
+from streamd.config.duration_values import parse_go_duration
 from streamd.config.grammar import Value
-from streamd.config.key_blocks import KeyBlocks, Setter, Unserved, put_on, words
-from streamd.config.options import Options, Permissions, ResponsePermission, User
-from streamd.config.values import (
-    as_allow_deny,
-    as_integer,
-    as_list,
-    as_members,
-    as_number,
-    as_text,
-    kind_of,
-)
+from streamd.config.key_blocks import KeyBlocks, Unserved, put_on, words
+from streamd.config.options import Options
+from streamd.config.unserved import refuse_connection_types, refuse_unserved
+from streamd.config.user_options import Permissions, ResponsePermission, User
+from streamd.config.values import as_allow_deny, as_integer, as_text, go_type, quoted, shown
 from streamd.durations import SECOND_NS
-from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+from streamd.errors import ConfigError
+from streamd.tokens.nkeys import KeyKind, is_valid_public
+from streamd.types import ACCOUNT
 
-UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required nkeys"))
+UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required"))
 _CONNECTION_TYPES = words("STANDARD WEBSOCKET MQTT MQTT_WS LEAFNODE LEAFNODE_WS IN_PROCESS")
-_SERVED_TYPES = words("STANDARD WEBSOCKET")
-OPERATORS = words("operator operators roots root root_operators root_operator")
-# All of an account's keys come under its "accounts", which is refused as a whole.
-_UNSERVED_ACCOUNT = Unserved(
-    additional=words(
-        """
-        nkey users imports exports jetstream default_permissions mappings maps limits msg_trace
-        trace_dest cluster_traffic
-        """
-    )
-)
+_LONG_TIMEOUT_S = 60
 
 
 class UsersReader:
@@ -38,30 +31,26 @@ class UsersReader:
     def __init__(self, options: Options, blocks: KeyBlocks) -> None:
         self._options = options
         self._blocks = blocks
+        self._authorization: Value | None = None
+        self._has_list = False  # of users in `authorization`, be it an empty one
+        self._of_authorization: list[User] = []
+        self._of_accounts: list[tuple[Value, list[User]]] = []
 
-    def unserved_users(self, key: str) -> Setter:
-        """Return the setter of `key`, whose users can't log in here. The server that ignores it
-        would be open to all."""
-
-        def set_(value: Value) -> None:
-            self._options.has_unserved_users = True
-            self._blocks.refuse(
-                value, f'"{key}" is not served by this version: those it lets in cannot log in'
-            )
-
-        return set_
+    # --- setters ------------------------------------------------------------------------------
 
     def authorization(self, block: Value) -> None:
         """Read the `authorization` block."""
         o = self._options
+        self._authorization = block
         users: list[User] = []
-        defaults: list[Permissions] = []
 
-        def add_timeout(value: Value) -> None:
-            if isinstance(value.raw, str):
-                o.auth_timeout_s = self._blocks.duration_of(value, "timeout") / SECOND_NS
-            else:
-                o.auth_timeout_s = float(as_number(value))
+        def add_users(value: Value) -> None:
+            self._has_list = True
+            users.extend(self._users(value, ACCOUNT))
+
+        def add_callout(value: Value) -> None:
+            refuse_unserved("auth_callout", value, self._blocks)
+            o.callout = read_callout(value, self._blocks)
 
         self._blocks.read(
             block,
@@ -69,80 +58,101 @@ class UsersReader:
                 "user|username": self._blocks.text("username"),
                 "pass|password": self._blocks.text("password"),
                 "token": self._blocks.text("token"),
-                "timeout": add_timeout,
-                "users": lambda v: users.extend(self._users(v, ACCOUNT)),
-                "nkeys": self.unserved_users("authorization.nkeys"),
-                "auth_callout|auth_hook": self.unserved_users("authorization.auth_callout"),
-                "default_permissions|default_permission|permissions": lambda v: defaults.append(
-                    self._permissions(v)
+                "timeout": self._timeout,
+                "users": add_users,
+                "auth_callout|auth_hook": add_callout,
+                "default_permissions|default_permission|permissions": put_on(
+                    o, "default_permissions", self.permissions
                 ),
             },
             "authorization.",
             UNSERVED_AUTHORIZATION,
         )
-        if users and (o.username or o.password):
-            raise block.error("Can not have a single user/pass and a users array")
-        if users and o.token:
-            raise block.error("Can not have a token and a users array")
-        if o.username and o.token:
-            raise block.error("Cannot have a user/pass and token")
-        if defaults:
-            o.default_permissions = defaults[-1]
-            for user in users:
-                user.permissions = user.permissions or defaults[-1]
-        o.users.extend(users)
+        for user in users:
+            user.permissions = user.permissions or o.default_permissions
+        self._of_authorization = users
 
-    def accounts(self, block: Value) -> None:
-        """Read the users of all accounts, who share one; that is refused unless it is allowed."""
-        self._blocks.refuse(
-            block, '"accounts" is not served by this version: all users share one account'
-        )
-        for name, account in as_members(block, "accounts").items():
-            users: list[User] = []
-            if isinstance(account.raw, dict):
-                self._blocks.read(
-                    account,
-                    {
-                        "users": lambda v, n=name, u=users: u.extend(self._users(v, n))  # type: ignore[misc]
-                    },
-                    f"accounts.{name}.",
-                    _UNSERVED_ACCOUNT,
-                )
-            elif not account.is_referred_to:
-                raise account.error(f'"accounts.{name}" must be a block, not {kind_of(account)}')
-            self._options.users.extend(users)
+    def of_account(self, value: Value, account: AccountOptions) -> None:
+        """Read the list of users of an account."""
+        users = self._users(value, account.name)
+        for user in users:
+            user.permissions = user.permissions or account.default_permissions
+        self._of_accounts.append((value, users))
 
-    def has_only_system_users(self, root: Value) -> bool:
-        """Return True if the only users are the system account's, and no key names others.
+    def finish(self) -> None:
+        """Check how users log in, and put them into the options. Raises ConfigError."""
+        o = self._options
+        at = self._authorization
+        if at is not None:
+            if (o.username or o.password) and o.token:
+                raise at.error("Cannot have a user/pass and token")
+            if self._has_list and o.username:
+                raise at.error("Can not have a single user/pass and a users array")
+            if self._has_list and o.token:
+                raise at.error("Can not have a token and a users array")
+        seen: set[str] = set()
+        if at is not None:
+            self._add(self._of_authorization, seen, at)
+        for value, users in self._of_accounts:
+            if users and o.username:
+                raise value.error("Can not have a single user/pass and accounts")
+            if users and o.token:
+                raise value.error("Can not have a token and accounts")
+            self._add(users, seen, value)
 
-        Monitoring is set up so for a server without logins: nats-server then admits every client
-        without credentials, as if there were no users.
-        """
-        members = {key.lower(): value for key, value in as_members(root, "configuration").items()}
-        accounts = members.get("accounts")
-        named = members.get("system_account") or members.get("system")
-        system = as_text(named) if named else SYSTEM_ACCOUNT
-        decided = OPERATORS | {"authorization", "no_auth_user", "trusted_keys", "trusted"}
-        if accounts is None or decided & set(members):
-            return False
-        return as_members(accounts, "accounts").keys() == {system}
+    @property
+    def has_authorization(self) -> bool:
+        """True if there is an `authorization` block."""
+        return self._authorization is not None
+
+    def _add(self, users: list[User], seen: set[str], at: Value) -> None:
+        for user in sorted(users, key=lambda user: not user.nkey):  # as nats-server looks at them
+            if user.identity in seen:
+                kind = "nkey" if user.nkey else "user"
+                raise at.error(f"Duplicate {kind} {quoted(user.identity)} detected")
+            seen.add(user.identity)
+        self._options.users.extend(users)
+
+    def _timeout(self, value: Value) -> None:
+        prefix = "error parsing authorization config, 'timeout'"
+        if isinstance(value.raw, str):
+            try:
+                seconds = parse_go_duration(value.raw) / SECOND_NS
+            except ValueError as err:
+                raise value.error(f"{prefix} {err}") from None
+        elif isinstance(value.raw, bool) or not isinstance(value.raw, int | float):
+            raise value.error(f"{prefix} wrong type")
+        else:
+            seconds = float(value.raw)
+        if seconds > _LONG_TIMEOUT_S:
+            self._blocks.warn(
+                value,
+                f'invalid use of field "timeout": timeout of {shown(value)} ({seconds:f} seconds)'
+                " is high, consider keeping it under 60 seconds. possibly caused by unquoted"
+                " duration; use '1m' instead of 1m, for example",
+            )
+        self._options.auth_timeout_s = seconds
+
+    # --- users --------------------------------------------------------------------------------
 
     def _users(self, value: Value, account: str) -> list[User]:
-        return [user for entry in as_list(value) if (user := self._user(entry, account))]
+        if not isinstance(value.raw, list):
+            raise value.error(f"Expected users field to be an array, got {shown(value)}")
+        return [self._user(entry, account) for entry in value.raw]
 
-    def _user(self, entry: Value, account: str) -> User | None:
+    def _user(self, entry: Value, account: str) -> User:
+        if not isinstance(entry.raw, dict):
+            raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
         user = User("", account=account)
-        nkeys: list[Value] = []
-        ways: list[str] = []  # by which the user may connect
-        ways_at = [entry]
+        places: dict[str, Value] = {}
 
         def connection_types(value: Value) -> None:
-            ways_at.append(value)
-            for way in as_list(value) if isinstance(value.raw, list) else [value]:
-                name = as_text(way).upper()
-                if name not in _CONNECTION_TYPES:
-                    raise value.error(f'invalid connection types ["{as_text(way)}"]')
-                ways.append(name)
+            places["connection_types"] = value
+            user.connection_types = _connection_types(value)
+
+        def nkey(value: Value) -> None:
+            places["nkey"] = value
+            user.nkey = as_text(value)
 
         self._blocks.read(
             entry,
@@ -150,34 +160,37 @@ class UsersReader:
                 "user|username": put_on(user, "name", as_text),
                 "pass|password": put_on(user, "password", as_text),
                 "permission|permissions|authorization": put_on(
-                    user, "permissions", self._permissions
+                    user, "permissions", self.permissions
                 ),
-                "nkey": nkeys.append,
+                "nkey": nkey,
                 "allowed_connection_types|connection_types|clients": connection_types,
             },
             "users.",
             Unserved(["proxy_required"]),
         )
-        if nkeys:
-            self._options.has_unserved_users = True
-            self._blocks.refuse(
-                nkeys[-1], '"users.nkey" is not served by this version: the user cannot log in'
-            )
-            return None
-        if not user.name:
-            raise entry.error("User entry requires a user")
-        user.connection_types = frozenset(ways)
-        if ways and not _SERVED_TYPES & user.connection_types:
-            self._options.has_unserved_users = True
-            self._blocks.refuse(
-                ways_at[-1],
-                f'"users.allowed_connection_types": {", ".join(ways)} is not served by this'
-                f' version: user "{user.name}" cannot log in',
-            )
-            return None
+        last = next(reversed(entry.raw.values()), entry)
+        if not user.identity:
+            raise last.error("User entry requires a user")
+        if user.nkey:
+            if not is_valid_public(KeyKind.USER, user.nkey):
+                raise last.error("Not a valid public nkey for a user")
+            if user.name or user.password:
+                raise last.error("Nkey users do not take usernames or passwords")
+            refuse_unserved("nkeys", places["nkey"], self._blocks)
+        refuse_connection_types(
+            user.connection_types,
+            user.identity,
+            places.get("connection_types", entry),
+            self._blocks,
+        )
         return user
 
-    def _permissions(self, block: Value) -> Permissions:
+    # --- permissions --------------------------------------------------------------------------
+
+    def permissions(self, block: Value) -> Permissions:
+        """Read the permissions of a user, or those of users who have none of their own."""
+        if not isinstance(block.raw, dict):
+            raise block.error(f"Expected permissions to be a map/struct, got {shown(block)}")
         permissions = Permissions()
 
         def publish(value: Value) -> None:
@@ -196,6 +209,7 @@ class UsersReader:
                 ),
             },
             "permissions.",
+            unknown="Unknown field {} parsing permissions",
         )
         if permissions.allow_responses and permissions.publish_allow is None:
             permissions.publish_allow = []  # responses only
@@ -204,6 +218,8 @@ class UsersReader:
     def _responses(self, value: Value) -> ResponsePermission | None:
         if isinstance(value.raw, bool):
             return ResponsePermission() if value.raw else None
+        if not isinstance(value.raw, dict):
+            raise value.error("error parsing response permissions, expected a boolean or a map")
         response = ResponsePermission()
         self._blocks.read(
             value,
@@ -211,12 +227,36 @@ class UsersReader:
                 "max|max_msgs|max_messages|max_responses": put_on(
                     response, "max_msgs", lambda v: as_integer(v) or 1
                 ),
-                "expires|expiration|ttl": put_on(
-                    response,
-                    "ttl_ns",
-                    lambda v: self._blocks.duration_of(v, "expires") or 120 * SECOND_NS,
-                ),
+                "expires|expiration|ttl": put_on(response, "ttl_ns", _expires),
             },
             "allow_responses.",
+            unknown="Unknown field {} parsing permissions",
         )
         return response
+
+
+def _expires(value: Value) -> int:
+    if not isinstance(value.raw, str):
+        raise value.error("error parsing expires, not a duration string")
+    try:
+        return parse_go_duration(value.raw) or 120 * SECOND_NS
+    except ValueError as err:
+        raise value.error(f"error parsing expires: {err}") from None
+
+
+def _connection_types(value: Value) -> frozenset[str]:
+    entries = value.raw if isinstance(value.raw, list) else [value]
+    names = []
+    for entry in entries:
+        if not isinstance(entry.raw, str):
+            raise _unsupported_type(entry, is_element=isinstance(value.raw, list))
+        names.append(entry.raw)
+    unknown = [name for name in names if name.upper() not in _CONNECTION_TYPES]
+    if unknown:
+        raise value.error(f"invalid connection types [{' '.join(map(quoted, unknown))}]")
+    return frozenset(name.upper() for name in names)
+
+
+def _unsupported_type(entry: Value, *, is_element: bool) -> ConfigError:
+    where = "unsupported type in array" if is_element else "unsupported type"
+    return entry.error(f"error parsing allowed connection types: {where} {go_type(entry)}")

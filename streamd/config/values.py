@@ -5,12 +5,14 @@ Each raises ConfigError, which names the setting, its place, what it has and wha
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
 from streamd.config.cluster_options import RouteUrl, parse_route
 from streamd.config.grammar import Value
 from streamd.errors import ConfigError
+from streamd.subjects import is_valid
 
 
 def kind_of(value: Value) -> str:
@@ -21,6 +23,33 @@ def kind_of(value: Value) -> str:
     if isinstance(raw, dict):
         return "a block"
     return {str: "a string", int: "an integer", float: "a number", list: "a list"}[type(raw)]
+
+
+def go_type(value: Value) -> str:
+    """Name of the value's type as nats-server's errors have it."""
+    raw = value.raw
+    if isinstance(raw, bool):
+        return "bool"
+    return {
+        str: "string",
+        int: "int64",
+        float: "float64",
+        list: "[]interface {}",
+        dict: "map[string]interface {}",
+    }[type(raw)]
+
+
+def quoted(text: str) -> str:
+    """The text between quotes, what cannot be printed escaped."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def shown(value: Value) -> str:
+    """The value as nats-server's errors have it."""
+    raw = value.raw
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    return plain_text(value)
 
 
 def mismatch(value: Value, wanted: str) -> ConfigError:
@@ -137,20 +166,25 @@ def as_host_port(value: Value) -> tuple[str | None, int]:
 
 
 def _subjects(value: Value, with_queue: bool) -> list[bytes]:
+    if not isinstance(value.raw, str | list):
+        raise value.error(
+            "Expected subject permissions to be a subject, or array of subjects,"
+            f" got {go_type(value)}"
+        )
     entries = value.raw if isinstance(value.raw, list) else [value]
     found = []
     for entry in entries:
-        text = as_text(entry)
-        words = text.split()
-        if not words or len(words) > (2 if with_queue else 1) or not _is_subject(words[0]):
-            raise entry.error(f'{_name(value)}: "{text}" is not a valid subject')
+        if not isinstance(entry.raw, str):
+            raise value.error("Subject in permissions array cannot be cast to string")
+        words = entry.raw.split()
+        if len(words) == 2 and with_queue:
+            subject = words[0]
+        else:
+            subject = entry.raw
+        if not is_valid(subject.encode()):
+            raise value.error(f"subject {quoted(subject)} is not a valid subject")
         found.append(" ".join(words).encode())
     return found
-
-
-def _is_subject(subject: str) -> bool:
-    tokens = subject.split(".")
-    return all(tokens) and ">" not in tokens[:-1]
 
 
 def as_allow_deny(value: Value, with_queue: bool) -> tuple[list[bytes] | None, list[bytes]]:
@@ -166,5 +200,8 @@ def as_allow_deny(value: Value, with_queue: bool) -> tuple[list[bytes] | None, l
         elif key.lower() == "deny":
             deny = _subjects(child, with_queue)
         elif not child.is_referred_to:
-            raise unknown_field(child, key, ("allow", "deny"))
+            raise child.error(
+                f"Unknown field name {quoted(key)} parsing subject permissions, only 'allow' or"
+                " 'deny' are permitted"
+            )
     return allow, deny

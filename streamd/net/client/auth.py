@@ -164,7 +164,8 @@ class Authenticator:
         self._users: dict[str, User] = {
             user.name: user
             for user in options.users
-            if not user.connection_types or connection_type in user.connection_types
+            if not user.nkey
+            and (not user.connection_types or connection_type in user.connection_types)
         }
         if options.username and options.username not in self._users:
             self._users[options.username] = User(
@@ -176,7 +177,7 @@ class Authenticator:
         # Certificates say who a client is; with one user and its password that is asked for.
         self._mapped: CertificateUsers | None = None
         if options.tls is not None and options.tls.is_mapping and options.users:
-            self._mapped = CertificateUsers(user.name for user in options.users)
+            self._mapped = CertificateUsers(user.name for user in options.users if user.name)
         self._is_open_besides_system = options.is_open_besides_system
         # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
         self._passed: dict[str, bytes] = {} if before is None else before._passed

@@ -139,3 +139,74 @@ def test_what_decides_who_a_client_is_stays(old: str, new: str, key: str) -> Non
     """As in nats-server."""
     with pytest.raises(ConfigError, match=f"config reload not supported for {key}: old="):
         changes.refuse_fixed(options(old), options(new))
+
+
+ISSUER = "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU"
+KEY = "OCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYOCS"
+LOGIN = "authorization { users: [{user: a}] }"
+CALLOUT = f"authorization {{ users: [{{user: a}}], auth_callout {{issuer: {ISSUER}, users: [a]}} }}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("accounts { A {} }", "accounts { A {} }", []),
+        ("port: 1", "accounts { A {} }, port: 1", ["accounts"]),
+        ("accounts { A {} }", "accounts { A { limits { max_conn: 5 } } }", ["accounts"]),
+        ("mappings { a: b }", "mappings { a: c }", ["accounts"]),
+        ("port: 1", f"resolver_pinned_accounts: {ISSUER}, port: 1", ["accounts"]),
+        (
+            "accounts { A { users: [{user: x}] } }",
+            "accounts { A { users: [{user: y}] } }",
+            ["users added: y", "users removed: x"],
+        ),
+        (
+            "accounts { A { users: [{user: x}] }, B {} }",
+            "accounts { A {}, B { users: [{user: x}] } }",
+            ["users changed: x"],
+        ),
+    ],
+)
+def test_accounts_and_their_users_reload(old: str, new: str, wanted: list[str]) -> None:
+    before, after = options(old), options(new)
+    changes.refuse_fixed(before, after)
+    assert changes.describe(before, after) == wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        (LOGIN, LOGIN + ", no_auth_user: a", "NoAuthUser: old=, new=a"),
+        (LOGIN + ", no_auth_user: a", LOGIN, "NoAuthUser: old=a, new="),
+        (
+            "accounts { A {}, B {} }",
+            "accounts { A {}, B {} }, system_account: A",
+            "SystemAccount: old=, new=A",
+        ),
+        (
+            "accounts { A {}, B {} }, system_account: A",
+            "accounts { A {}, B {} }, system_account: B",
+            "SystemAccount: old=A, new=B",
+        ),
+        ("port: 1", "port: 1, no_system_account: on", "NoSystemAccount: old=false, new=true"),
+        (LOGIN, CALLOUT, f"AuthCallout: old=<nil>, new=&{{{ISSUER} $G [a]  []}}"),
+        (CALLOUT, LOGIN, f"AuthCallout: old=&{{{ISSUER} $G [a]  []}}, new=<nil>"),
+        ("port: 1", f"port: 1, trusted: {KEY}", f"TrustedKeys: old=[], new=[{KEY}]"),
+        (
+            "resolver: MEM",
+            "resolver: MEM, operator: eyJ.e30.c2ln",
+            "TrustedOperators: old=[], new=[eyJ.e30.c2ln]",
+        ),
+    ],
+)
+def test_how_clients_are_known_stays(old: str, new: str, wanted: str) -> None:
+    """In nats-server's words; the system account's default has no name there."""
+    with pytest.raises(ConfigError) as told:
+        changes.refuse_fixed(options(old), options(new))
+    assert str(told.value) == f"config reload not supported for {wanted}"
+
+
+def test_account_tokens_are_looked_up_or_not_for_good() -> None:
+    for old, new in (("port: 1", "port: 1, resolver: MEM"), ("resolver: MEM", "port: 4222")):
+        with pytest.raises(ConfigError, match="moving to or from an account resolver"):
+            changes.refuse_fixed(options(old), options(new))

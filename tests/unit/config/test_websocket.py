@@ -88,7 +88,7 @@ PLAIN = "websocket { port: 1, no_tls: true, "
             "trusted operators or trusted keys configuration is required for JWT authentication"
             ' via cookie "j"',
         ),
-        (PLAIN + "no_auth_user: x }", 'no_auth_user: "x" not present'),
+        (PLAIN + "no_auth_user: x }", 'no_auth_user: "x" present'),
         (
             f"authorization {{ users [{{user: a}}] }}\n{PLAIN} authorization {{ user: j }} }}",
             "websocket authentication username not compatible with presence of users/nkeys",

@@ -7,6 +7,7 @@ from typing import Any
 import bcrypt
 import pytest
 
+from streamd.config.operator_options import OperatorOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.config.tls_options import TlsOptions
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
@@ -51,8 +52,8 @@ def who(options: Options, connect: dict[str, Any]) -> str | None:
         (Options(users=[User("u", "p")], is_open_besides_system=True), {}, ""),
         (Options(users=[User("u", "p")], is_open_besides_system=True), {"user": "u"}, None),
         (Options(users=[User("u", "p")], is_open_besides_system=True), {"user": "v"}, None),
-        (Options(has_unserved_users=True), {"user": "u", "pass": "p"}, None),
-        (Options(has_unserved_users=True), {}, None),
+        (Options(operators=OperatorOptions(trusted_keys=("O",))), {"user": "u", "pass": "p"}, None),
+        (Options(operators=OperatorOptions(trusted_keys=("O",))), {}, None),
     ],
 )
 def test_verdict_on_a_connect(options: Options, connect: dict[str, Any], user: str | None) -> None:

@@ -8,6 +8,7 @@ import time
 import bcrypt
 import pytest
 
+from streamd.config.operator_options import OperatorOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.net.client.connection import Connection
 from streamd.net.client.output import Output
@@ -246,7 +247,7 @@ def test_bcrypt_is_checked_off_the_loop_and_later_events_wait():
 )
 def test_no_client_is_let_in_where_all_users_have_nkeys(said):
     """There is no secret that could be right; the empty one is not either."""
-    bed = Bed(Options(has_unserved_users=True))
+    bed = Bed(Options(operators=OperatorOptions(trusted_keys=("O",))))
     peer = bed.peer(b'CONNECT {%b"verbose":false}\r\n' % said.encode())
     assert peer.take() == b"-ERR 'Authorization Violation'\r\n"
     assert peer.transport.is_closing
