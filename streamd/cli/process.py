@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamd import NATS_LEVEL
 from streamd.cli import addresses, certificate_files, process_resources, runfiles
 from streamd.cli.freed_memory import FreedMemory, find_trim
+from streamd.cli.operator_controls import OperatorControls
 from streamd.config import changes, flags
 from streamd.config.account_options import AccountOptions
 from streamd.config.cluster_options import join_address
@@ -26,7 +27,7 @@ from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
-from streamd.net.monitoring.account_views import AccountClients, PlainAccount, PlainAccounts
+from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
@@ -34,10 +35,9 @@ from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import listening_socket
-from streamd.net.system.account_requests import OwnRequests
-from streamd.net.system.answers import Answers
+from streamd.net.system.clients_by_account import ClientsByAccount
 from streamd.net.system.server_description import ServerDescription
-from streamd.net.system.user_info import UserInfo
+from streamd.net.system.system_account import SystemAccount
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
@@ -172,14 +172,16 @@ class ServerProcess:
         clients = ClientRegistry(options.max_closed_clients)
         # One subject space for all: the account of clients without one, and a system account that
         # nobody enters.
-        system = (MessageRouter(), AccountClients())
+        now = time.time_ns()
         accounts = PlainAccounts(
-            PlainAccount(ACCOUNT, AccountOptions(ACCOUNT), router, clients, time.time_ns()),
-            PlainAccount(SYSTEM_ACCOUNT, AccountOptions(SYSTEM_ACCOUNT), *system, time.time_ns()),
+            PlainAccount(ACCOUNT, AccountOptions(ACCOUNT), router, now),
+            PlainAccount(SYSTEM_ACCOUNT, AccountOptions(SYSTEM_ACCOUNT), MessageRouter(), now),
         )
+        by_account = ClientsByAccount()
+        stats = ServerStats(clients, accounts, by_account.of)
         self._monitoring = Monitoring(
             options,
-            stats=ServerStats(clients, accounts),
+            stats=stats,
             server_id=self._server_id,
             server_name=self._server_name,
         )
@@ -190,9 +192,15 @@ class ServerProcess:
             server_name=self._server_name,
             has_jetstream=options.jetstream.is_enabled,
         )
-        answers = Answers(router.publish, description, self._slicer)
-        UserInfo(answers).serve_account(router.subscriptions)
-        OwnRequests(router.subscriptions, ACCOUNT, self._monitoring, answers)
+        self._system = system = SystemAccount(
+            stats,
+            self._monitoring,
+            description,
+            self._slicer,
+            asyncio.get_running_loop(),
+            OperatorControls(clients, self._reload),
+        )
+        system.serve_account(accounts.main)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -222,6 +230,8 @@ class ServerProcess:
             connections_max=process_resources.connections_max(),
             handshakes=self._handshakes,
         )
+        self._listener.connections.observe(by_account)
+        system.observe(self._listener.connections)
         # The last to listen is the one that is waited for by whoever starts a server.
         if options.websocket.is_enabled:
             await self._start_websocket(self._listener)
@@ -238,6 +248,7 @@ class ServerProcess:
         self._is_started = True
         self._monitoring.is_ready = True
         self._monitoring.client_port = self._listener.port
+        system.start()
         listened = join_address(options.host, self._listener.port)
         log.info(f"Listening for client connections on {listened}")
         self._log_tls()
@@ -497,6 +508,8 @@ class ServerProcess:
         self._log.info("Initiating Shutdown...")
         if self._freed_memory is not None:
             self._freed_memory.stop()
+        if self._is_started:
+            self._system.shutdown()
         self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
         try:
             async with asyncio.timeout(SHUTDOWN_S):
@@ -616,14 +629,13 @@ class ServerProcess:
             return
         self._log.info("File log re-opened")
 
-    def _reload(self) -> None:
-        """Read the configuration again and apply what can change while serving."""
+    def _reload(self) -> str:
+        """Read the configuration again and apply what can change while serving. Returns why that
+        failed; "": it did not."""
         if not self._options.config_file:
-            self._log.error(
-                "Failed to reload server configuration: can only reload config when a file is"
-                " provided using -c or --config"
-            )
-            return
+            reason = "can only reload config when a file is provided using -c or --config"
+            self._log.error(f"Failed to reload server configuration: {reason}")
+            return reason
         try:
             fresh = flags.options_from(self._line)
             certificate_files.check(fresh)
@@ -637,7 +649,7 @@ class ServerProcess:
             self._listener.reload(fresh)
         except (ConfigError, OSError) as err:
             self._log.error(f"Failed to reload server configuration: {err}")
-            return
+            return str(err)
         for warning in fresh.warnings:
             self._log.warning(warning)
         if self._cluster is not None and fresh.cluster != self._options.cluster:
@@ -646,16 +658,19 @@ class ServerProcess:
             self._log.info(f"Reloaded: {change}")
         self._options = fresh
         self._monitoring.reloaded(fresh)
+        self._system.reloaded(fresh)
         if self._cluster is not None and self._draining is None:
             self._cluster.set_client_urls(addresses.client_urls(fresh, self._listener.port))
             self._share_websocket_urls(self._cluster, fresh)
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
+        return ""
 
     def _lame_duck(self) -> None:
         """No new clients; those here are told, sent away one by one, and then the server stops."""
         if self._draining is not None or self._listener is None:
             return
         self._log.info("Entering lame duck mode, stop accepting new clients")
+        self._system.lame_duck()
         self._monitoring.is_ready = False  # /healthz: whoever spreads clients looks elsewhere
         self._draining = self._tasks.create_task(self._drain(self._listener), name="lame-duck")
         if self._cluster is not None:

@@ -40,7 +40,7 @@ class AccountClients:
 
 
 class CountedClients(Protocol):
-    """Clients of an account, as they are read; `AccountClients` keeps them."""
+    """Clients of an account or a server, as they are read."""
 
     @property
     def open(self) -> Mapping[int, Connection]: ...
@@ -69,9 +69,6 @@ class AccountView(Protocol):
     @property
     def router(self) -> MessageRouter:
         """Subject space of the account."""
-
-    @property
-    def clients(self) -> CountedClients: ...
 
     @property
     def updated_ns(self) -> int:
@@ -103,7 +100,6 @@ class PlainAccount:
     name: str
     options: AccountOptions
     router: MessageRouter
-    clients: CountedClients
     updated_ns: int
 
 

@@ -70,6 +70,11 @@ class Monitoring:
         self.https_port = options.https_port
         self.websocket_port = options.websocket.port
 
+    @property
+    def system_name(self) -> str:
+        """Name of the system account."""
+        return self._stats.accounts.system.name
+
     def attach(self, js: JetStreamSources) -> None:
         """Show streams from here on."""
         self._js = JetStreamz(
@@ -162,7 +167,7 @@ class Monitoring:
             "tags": o.server_tags or None,
             "metadata": o.server_metadata or None,
             "feature_flags": dict(FEATURE_FLAGS),
-            "system_account": self._stats.accounts.system.name,
+            "system_account": self.system_name,
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
             "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,
@@ -215,6 +220,42 @@ class Monitoring:
         if self._ends.cluster is not None:
             shown["tls_cert_not_after"] = self._ends.cluster
         return shown
+
+    def statsz(self) -> Steps[Document]:
+        """Build the statistics that servers publish."""
+        traffic = yield from self._stats.traffic()
+        jetstream = (yield from self._js.varz()) if self._js is not None else None
+        if jetstream is not None:
+            del jetstream["config"]["store_dir"]
+        sent = {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes}
+        received = {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes}
+        routes = self._routes()
+        slow, stale = traffic.slow_consumers, traffic.stale_connections
+        document: Document = {
+            "start": format_ns(self._start_ns),
+            "mem": resident_bytes(),
+            "cores": os.cpu_count() or 1,
+            "cpu": self._cpu.percent(),
+            "connections": traffic.connections,
+            "total_connections": traffic.total_connections,
+            "active_accounts": sum(
+                bool(self._stats.clients_of(name).open) for name in self._stats.accounts.names()
+            ),
+            "subscriptions": traffic.subscriptions,
+            "sent": sent,
+            "sent_to_clients": sent,
+            "received": received,
+            "received_from_clients": received,
+            "slow_consumers": slow,
+            "slow_consumer_stats": {**_NO_STATS, "clients": slow} if slow else None,
+            "stale_connections": stale or None,
+            "stale_connection_stats": {**_NO_STATS, "clients": stale} if stale else None,
+            "routes": [_route_counters(route) for route in routes] or None,
+            "active_servers": 1 + len({route.remote_id for route in routes}),
+            "jetstream": jetstream,
+            "gomaxprocs": 1,  # one event loop
+        }
+        return {key: value for key, value in document.items() if value is not None}
 
     # --- /connz, /subsz ---------------------------------------------------------------------------
 
@@ -310,7 +351,7 @@ class Monitoring:
         document: Document = {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            "system_account": self._stats.accounts.system.name,
+            "system_account": self.system_name,
         }
         account = query.get("acc", "")
         if not account:
@@ -326,7 +367,7 @@ class Monitoring:
             yield from account_detail(
                 account,
                 self._stats,
-                is_system=name == self._stats.accounts.system.name,
+                is_system=name == self.system_name,
                 has_jetstream=self._js is not None and self._has_streams(account),
                 offers_jetstream=self._js is not None or self._options.jetstream.is_enabled,
             )
@@ -351,7 +392,7 @@ class Monitoring:
         for account in looked_at(chosen, SLICE_GROUPS):
             if account is None:
                 yield
-            elif account.clients.open or has_unused:
+            elif stats.clients_of(account.name).open or has_unused:
                 rows.append((yield from account_counters(account, stats)))
         return {
             "server_id": self._server_id,
@@ -460,6 +501,16 @@ def _route(stats: RouteStats, now: int) -> Document:
         "out_msgs": stats.out_msgs,
         "in_bytes": stats.in_bytes,
         "out_bytes": stats.out_bytes,
+    }
+
+
+def _route_counters(stats: RouteStats) -> Document:
+    return {
+        "rid": stats.rid,
+        "name": stats.remote_name,
+        "sent": {"msgs": stats.out_msgs, "bytes": stats.out_bytes},
+        "received": {"msgs": stats.in_msgs, "bytes": stats.in_bytes},
+        "pending": stats.pending_bytes,
     }
 
 

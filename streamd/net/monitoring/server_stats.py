@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from streamd.net.monitoring.account_views import AccountsView, AccountView, CountedClients
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
@@ -24,9 +24,16 @@ class ServerStats:
     """Source of stats. Every method may be called at any time; iterations are over copies, so there
     may be pauses between."""
 
-    def __init__(self, clients: Clients, accounts: AccountsView) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        accounts: AccountsView,
+        clients_of: Callable[[str], CountedClients],
+    ) -> None:
+        """`clients`: of the server; `clients_of(account)`: of one account."""
         self._clients = clients
         self.accounts = accounts
+        self.clients_of = clients_of
 
     def every_account(self) -> list[AccountView]:
         """Return all accounts there are now."""
@@ -74,7 +81,7 @@ class ServerStats:
 
     def account_traffic(self, account: AccountView) -> Steps[Traffic]:
         """Add up the counters of an account; of connections those that are open."""
-        clients = account.clients
+        clients = self.clients_of(account.name)
         return (
             yield from _added_up(
                 clients,

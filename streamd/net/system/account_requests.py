@@ -37,6 +37,7 @@ from streamd.net.system.server_requests import (
 )
 
 _START: Final = b"$SYS.REQ.ACCOUNT."
+_ALL: Final = "PING"  # where a name of an account belongs
 _ACCOUNT_AT: Final = 3  # of the tokens of a subject
 _STATZ: Final = event_shape("AccountStatz", {"accounts": ["string"], "include_unused": "bool"})
 _INFO: Final = event_shape("Account", {})
@@ -71,13 +72,11 @@ class AccountRequests:
             b"LEAFZ": _Kind(LEAFZ, lambda name, asked: m.leafz(_own(name, asked, LEAFZ_NAMES))),
             b"JSZ": _Kind(JSZ, lambda name, asked: m.account_jsz(_own(name, asked, JSZ_NAMES))),
             b"INFO": _Kind(_INFO, lambda name, _: m.account_info(name)),
-            b"STATZ": _statistics_of(m),
+            b"STATZ": _statistics_of(m, all_name=_ALL),
         }
         for name, kind in kinds.items():
             handler = _handler(kind, answers)
             subscriptions.subscribe_internal(_START + b"*." + name, handler, is_told=True)
-        every = _handler(_statistics_of(m, is_of_all=True), answers)
-        subscriptions.subscribe_internal(_START + b"PING.STATZ", every, is_told=True)
 
         def on_connections(
             subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, _conn: object
@@ -136,11 +135,12 @@ def _connections_of(monitoring: Monitoring) -> _Kind:
     )
 
 
-def _statistics_of(monitoring: Monitoring, *, is_of_all: bool = False) -> _Kind:
-    """Return STATZ: nothing is said where nothing is used, unless that is asked for."""
+def _statistics_of(monitoring: Monitoring, *, all_name: str = "") -> _Kind:
+    """Return STATZ: nothing is said where nothing is used, unless that is asked for. `all_name`
+    stands for all accounts, or those that the options name."""
 
     def build(name: str, asked: Asked) -> Steps[Document]:
-        names = (asked.get("accounts") or None) if is_of_all else [name]
+        names = (asked.get("accounts") or None) if name == all_name else [name]
         has_unused = bool(asked.get("include_unused"))
         found = yield from monitoring.account_statistics(names, has_unused=has_unused)
         if not found["account_statz"] and not has_unused:

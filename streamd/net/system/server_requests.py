@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from streamd.api.decoding import FieldType, Shape
 from streamd.machine.message_headers import get
 from streamd.net.monitoring.documents import Monitoring
-from streamd.net.monitoring.query import NotLeader, Query
+from streamd.net.monitoring.query import BadQuery, NotLeader, Query
 from streamd.net.monitoring.sliced_pages import Document, Steps
 from streamd.net.pubsub.subscriptions import Subscriptions
 from streamd.net.system.answers import Answers, Silence
@@ -252,7 +252,7 @@ def kinds_of(monitoring: Monitoring) -> dict[str, Kind]:
     return {
         "VARZ": Kind(event_shape("Varz", {}), {}, m.varz),
         "SUBSZ": Kind(SUBSZ, SUBSZ_NAMES, m.subsz),
-        "CONNZ": Kind(CONNZ, CONNZ_NAMES, lambda query: m.connz(connz_query(query))),
+        "CONNZ": Kind(CONNZ, CONNZ_NAMES, lambda query: _connections(m, query)),
         "ROUTEZ": Kind(
             event_shape("Routez", _SUBS),
             {"subscriptions": "subs", "subscriptions_detail": "detail"},
@@ -291,6 +291,12 @@ def connz_query(query: Query) -> Query:
     state = int(query.get("state", "0"))
     word = _STATES[state] if 0 <= state < len(_STATES) else str(state)
     return {**_with_detail(query), "state": word}
+
+
+def _connections(monitoring: Monitoring, query: Query) -> Steps[Document]:
+    if query.get("filter_subject") and not query.get("acc"):
+        raise BadQuery("filter by subject only valid with account filtering")
+    return (yield from monitoring.connz(connz_query(query)))
 
 
 def _with_detail(query: Query) -> Query:

@@ -5,7 +5,7 @@ Accounts import it as `$SYS.REQ.USER.INFO`; `nats account info` and nats.js ask 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from streamd.config.options import Permissions
 from streamd.net.client.output import Output
@@ -18,6 +18,15 @@ from streamd.net.system.request_info import request_info
 SUBJECT: Final = b"$SYS.REQ.USER.INFO"
 """Subject in the accounts of those who ask."""
 _IMPORTED: Final = b"$SYS.REQ.USER.*.INFO"
+
+
+@runtime_checkable
+class Passed(Protocol):
+    """Origin of a request that a service import passes on."""
+
+    @property
+    def requester(self) -> object:
+        """The client that asked, if it is one of this node."""
 
 
 class UserInfo:
@@ -44,13 +53,14 @@ class UserInfo:
         self, _subject: bytes, reply: bytes, headers: bytes, _payload: bytes, conn: object
     ) -> None:
         """Answer what the import tells; without one there is no telling who asks."""
-        if not reply or not isinstance(conn, Output):
+        client = conn.requester if isinstance(conn, Passed) else conn
+        if not reply or not isinstance(client, Output):
             return
         info = request_info(headers)
         account = str(info.get("acc", ""))
-        identity = conn.profile.identity
+        identity = client.profile.identity
         if identity is not None and account and identity.account == account:
-            facts = user_facts(conn.profile)
+            facts = user_facts(client.profile)
         else:
             facts = {"user": str(info.get("user", "")), "account": account}
         self._answers.send(reply, {"data": facts})

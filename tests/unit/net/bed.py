@@ -10,8 +10,9 @@ from streamd.config.account_options import AccountOptions
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
-from streamd.net.monitoring.account_views import AccountClients, PlainAccount, PlainAccounts
+from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.system.clients_by_account import ClientsByAccount
 
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
@@ -266,9 +267,11 @@ class Bed:
         self.registry = ClientRegistry(self.options.max_closed_clients)
         self.listener = make_listener(self.options, self.router, self.registry, node, log)
         self.accounts = PlainAccounts(
-            PlainAccount("$G", AccountOptions("$G"), self.router, self.registry, 1),
-            PlainAccount("$SYS", AccountOptions("$SYS"), MessageRouter(), AccountClients(), 1),
+            PlainAccount("$G", AccountOptions("$G"), self.router, 1),
+            PlainAccount("$SYS", AccountOptions("$SYS"), MessageRouter(), 1),
         )
+        self.clients = ClientsByAccount()
+        self.listener.connections.observe(self.clients)
         if node is not None:
             self.router.attach(node)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ from tests.unit.net.mesh import Mesh
 
 def serve(bed: Bed, name: str) -> None:
     """Have a server answer."""
-    stats = ServerStats(bed.registry, bed.accounts)
+    stats = ServerStats(bed.registry, bed.accounts, bed.clients.of)
     monitoring = Monitoring(bed.options, stats=stats, server_id=name, server_name=name)
     description = ServerDescription(
         bed.options, server_id=name, server_name=name, has_jetstream=True

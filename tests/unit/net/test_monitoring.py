@@ -72,6 +72,7 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
                     ("$G", sub) for sub in lists.get("subscriptions", [])
                 ),
                 accounts=lists.get("accounts", ACCOUNTS),
+                clients_of=lambda _: SimpleNamespace(open=opened),
                 every_account=lambda: [ACCOUNTS.main] if opened else [],
                 remote_subscriptions=lambda name: lists.get("remote", []),
             ),
