@@ -292,6 +292,7 @@ CLIENT_SHARE_S: Final = 0.005  # a client has the loop so long for one chunk; th
 CONGESTED_BYTES: Final = 1024 * 1024  # buffered for one receiver; then deliveries to it pause
 LISTENER_CLOSE_S: Final = 1.0  # for last bytes to clients when the server stops
 STALL_S: Final = 0.01  # how long a publisher rests when a receiver is 3/4 of the way to eviction
+SERVICE_RESPONSES_MAX: Final = 65_536  # expected of an account's services, 0.5 kB each
 REMOTE_NOTE_BYTES: Final = 1024 * 1024  # of messages to a node at once; longer delays heartbeats
 REMOTE_NOTE_SUBS: Final = 8192  # subscriptions told at once; for the same reason
 REMOTE_CHANGES_MAX: Final = 64  # more changed subscriptions at once: forget all routes instead

@@ -92,6 +92,21 @@ def is_subset(a: bytes, b: bytes) -> bool:
     return len(inner) == len(outer)
 
 
+def intersection(a: bytes, b: bytes) -> bytes | None:
+    """Return the pattern of the literals that match both patterns; None: there are none."""
+    if not collides(a, b):
+        return None
+    left, right = a.split(b"."), b.split(b".")
+    both: list[bytes] = []
+    for at, (x, y) in enumerate(zip(left, right, strict=False)):
+        if x == b">":
+            return b".".join(both + right[at:])
+        if y == b">":
+            return b".".join(both + left[at:])
+        both.append(y if x == b"*" else x)
+    return b".".join(both)
+
+
 class Matcher:
     """A set of patterns asked over and over which subjects they match.
 

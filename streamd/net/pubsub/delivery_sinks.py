@@ -31,9 +31,9 @@ class InboxSink:
         if route.remote is not None:
             route.remote.deliver(self._subject, batch, route.queue_names())
         for sub in route.plain:
-            _deliver_to(sub, batch)
+            _deliver_to(sub, self._subject, batch)
         for members in route.queues:
-            _share(self._fanout, members, batch)
+            _share(self._fanout, members, self._subject, batch)
 
     def deliver_run(
         self,
@@ -51,7 +51,7 @@ class InboxSink:
                     node.deliver_run(self._subject, ack, subjects, payloads, numbers)
                 return
         elif len(route.plain) == 1 and not route.queues:
-            _deliver_run_to(route.plain[0], ack, subjects, payloads, numbers)
+            _deliver_run_to(route.plain[0], self._subject, ack, subjects, payloads, numbers)
             return
         self.deliver(_expanded(ack, subjects, payloads, numbers))
 
@@ -102,12 +102,12 @@ def deliver_here(fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery])
     route = fanout.table.find(to)
     if not queue:
         for sub in route.plain:
-            if sub.callback is None:
-                _deliver_to(sub, batch)
+            if sub.is_told:
+                _deliver_to(sub, to, batch)
         return
     for members in route.queues:
         if members[0].queue == queue:
-            _share(fanout, members, batch)
+            _share(fanout, members, to, batch)
 
 
 def deliver_run_here(
@@ -120,8 +120,8 @@ def deliver_run_here(
 ) -> None:
     """`deliver_here` for a run, to plain subscribers."""
     for sub in fanout.table.find(to).plain:
-        if sub.callback is None:
-            _deliver_run_to(sub, ack, subjects, payloads, numbers)
+        if sub.is_told:
+            _deliver_run_to(sub, to, ack, subjects, payloads, numbers)
 
 
 def is_congested_here(fanout: FanOut, to: bytes) -> bool:
@@ -140,10 +140,10 @@ def _is_congested(route: Route) -> bool:
     )
 
 
-def _share(fanout: FanOut, members: list[Subscription], batch: list[Delivery]) -> None:
+def _share(fanout: FanOut, members: list[Subscription], to: bytes, batch: list[Delivery]) -> None:
     """Deliver each message to one member of a queue group."""
     if len(members) == 1:
-        _deliver_to(members[0], batch)
+        _deliver_to(members[0], to, batch)
         return
     is_filtered = any(member.is_filtered for member in members)
     for message in batch:
@@ -153,7 +153,7 @@ def _share(fanout: FanOut, members: list[Subscription], batch: list[Delivery]) -
         while able:
             member = fanout.pick_member(able)
             if member.is_open:
-                _deliver_to(member, [message])
+                _deliver_to(member, to, [message])
                 break
             # It had its last message, or was too slow, perhaps within this batch.
             members = [each for each in members if each.is_open]
@@ -163,6 +163,8 @@ def _share(fanout: FanOut, members: list[Subscription], batch: list[Delivery]) -
 def _is_denied(sub: Subscription, subject: bytes) -> bool:
     if not sub.is_filtered:
         return False
+    if sub.parent is not None:
+        return _is_denied(sub.parent, subject)
     rights = sub.conn.rights
     assert rights is not None, sub.pattern
     return rights.is_denied_delivery(subject)
@@ -170,6 +172,7 @@ def _is_denied(sub: Subscription, subject: bytes) -> bool:
 
 def _deliver_run_to(
     sub: Subscription,
+    to: bytes,
     ack: bytes,
     subjects: Sequence[bytes],
     payloads: Sequence[bytes],
@@ -178,7 +181,7 @@ def _deliver_run_to(
     """Deliver a run to one subscription: a single `%` over a repeated template formats it."""
     is_plain = sub.callback is None and not (sub.max_msgs or sub.is_filtered) and sub.is_open
     if not is_plain or sub.conn.is_granting_replies:
-        _deliver_to(sub, _expanded(ack, subjects, payloads, numbers))
+        _deliver_to(sub, to, _expanded(ack, subjects, payloads, numbers))
         return
     count = len(subjects)
     size = len(payloads[0])
@@ -202,14 +205,20 @@ def _expanded(
     return [(subject, ack % row, b"", payload) for subject, row, payload in rows]
 
 
-def _deliver_to(sub: Subscription, batch: list[Delivery]) -> None:
+def _deliver_to(sub: Subscription, to: bytes, batch: list[Delivery]) -> None:
     if sub.callback is not None:
+        if sub.relay is not None:
+            sub.relay(to, batch)
+            return
         for subject, reply, headers, payload in batch:
             sub.callback(subject, reply, headers, payload, None)
         return
     if not sub.is_open:
         return
     receiver = sub.conn
+    if sub.parent is not None:
+        _deliver_to(sub.parent, to, batch)  # a client of another account, which imports `to`
+        return
     if sub.is_filtered:
         batch = [item for item in batch if not _is_denied(sub, item[0])]
         if not batch:

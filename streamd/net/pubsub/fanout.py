@@ -56,6 +56,9 @@ class FanOut:
         self._dirty = output_queue.dirty
         self._ingest = ingest
         self._collecting = ingest.collecting
+        self.imported: object = None
+        """Origin of the request or response of another account that is being delivered, which
+        stands for the client in callbacks; None: none is."""
         self._dice = int(time.monotonic_ns()) & 0xFFFF  # picks queue members; any start will do
 
     # --- one message ------------------------------------------------------------------------------
@@ -150,12 +153,14 @@ class FanOut:
         if sub.callback is not None:
             if conn is not None and self._ingest.collected:
                 self._ingest.post(conn)
-            sub.callback(subject, reply, header, payload, conn)
-            return 1
+            client = conn if conn is not None else self.imported
+            return 0 if sub.callback(subject, reply, header, payload, client) is False else 1
         receiver = sub.conn
         if conn is not None and receiver is conn and not conn.has_echo:
             return 0
         if sub.is_filtered:
+            if sub.rename is not None:
+                return self._deliver_imported(conn, sub, subject, reply, header, payload)
             rights = receiver.rights
             assert rights is not None, sub.pattern
             if rights.is_denied_delivery(subject):
@@ -197,6 +202,24 @@ class FanOut:
         if sub.max_msgs and sub.delivered_count >= sub.max_msgs:
             receiver.drop_subscription(sub)
         return 1
+
+    def _deliver_imported(
+        self,
+        conn: Publisher | None,
+        sub: Subscription,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> int:
+        """Deliver to a client of another account, which imports the subject under its own name."""
+        if self.imported is not None:
+            return 0  # a request or response between two accounts is not passed on to a third one
+        assert sub.rename is not None and sub.parent is not None, sub.pattern
+        local = sub.rename(subject)
+        if local is None:
+            return 0
+        return self._deliver_one(conn, sub.parent, local, reply, header, payload)
 
     def tell_no_responders(self, conn: Publisher, subject: bytes, reply: bytes) -> None:
         """Answer a request that reached no subscriber: with a 503 on its reply subject."""
@@ -278,7 +301,7 @@ class FanOut:
 
     def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
         """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""
-        subs = [sub for sub in self.table.find(subject).plain if sub.callback is None]
+        subs = [sub for sub in self.table.find(subject).plain if sub.is_told]
         step = self._run_length(subs, payloads)
         for at in range(0, len(payloads), step):
             self._deliver_run_to_all(None, subs, subject, payloads[at : at + step])

@@ -14,7 +14,7 @@ and shares the server's `OutputQueue`. It is also what a node sees of the networ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,11 +26,13 @@ from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAc
 from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink
 from streamd.net.pubsub.fanout import FanOut, Publisher
 from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent, refuse_fast
+from streamd.net.pubsub.joined_streams import ImportingStreams, JoinedStreams
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.pubacks import domain_field
 from streamd.net.pubsub.remote_routes import OtherNodes
-from streamd.net.pubsub.subject_routes import CapturingStream
+from streamd.net.pubsub.subject_routes import CapturingStream, no_streams
 from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.subject_mapping import WeightedMappings
 from streamd.types import Msg
 
 if TYPE_CHECKING:  # a server without streams does not load that room
@@ -78,7 +80,10 @@ class MessageRouter:
         self._ingest = Ingest()
         self.fanout = FanOut(self.subscriptions.table, self.output_queue, self._ingest)
         self._acks = DeliveryAcks(self.subscriptions, self._ingest)
-        self._streams: Streams | None = None
+        self.mappings: WeightedMappings | None = None  # of publishes; None: there are none
+        self.own_streams: Streams | None = None  # of this account; None: it has none
+        self._importing: Sequence[ImportingStreams] = ()
+        self._streams: Streams | JoinedStreams | None = None  # with those of importing accounts
         self._topology = -1
         self._remotes: OtherNodes | None = None  # None: no other nodes
         self._when_drained: list[Callable[[], None]] = []
@@ -88,9 +93,28 @@ class MessageRouter:
 
     def attach(self, streams: Streams) -> None:
         """Connect the node whose streams capture subjects. At most once."""
-        assert self._streams is None
-        self._streams = self._acks.streams = streams
-        self._refresh_topology()
+        assert self.own_streams is None
+        self.own_streams = self._acks.streams = streams
+        self._join_streams()
+
+    @property
+    def server_sink(self) -> ServerSink:
+        """The sink for acks of publishes that no client of this account made."""
+        return self._server_sink
+
+    def set_importing(self, importing: Sequence[ImportingStreams]) -> None:
+        """Have streams of these accounts capture what they import of this one's subjects."""
+        self._importing = importing
+        self._join_streams()
+
+    def _join_streams(self) -> None:
+        self._streams = self.own_streams
+        if self._importing:
+            self._streams = JoinedStreams(self.own_streams, self._importing)
+        if self._streams is not None:
+            self._refresh_topology()
+        else:
+            self.subscriptions.table.set_streams(no_streams, no_streams)
 
     def attach_remotes(self, remotes: OtherNodes) -> None:
         """Share interest and messages with other nodes. At most once."""
@@ -101,6 +125,8 @@ class MessageRouter:
         streams = self._streams
         assert streams is not None
         self._topology = streams.topology_version
+        for each in self._importing:
+            each.forget()
         self.subscriptions.table.set_streams(streams.streams_for, streams.streams_under)
         self._acks.forget()
 
@@ -333,13 +359,60 @@ class MessageRouter:
         if streams is not None and streams.topology_version != self._topology:
             self._refresh_topology()
         route = self._find(subject)
-        is_odd = bool(route.streams and headers) and not are_stored_as_sent(headers)
-        for stream in route.streams:
-            msgs = [(subject, headers, payload)]
-            ingest(stream, msgs, [reply], self._server_sink, has_odd_headers=is_odd)
+        self._ingest_of_server(route.streams, subject, reply, headers, payload)
         if route.plain or route.queues or route.remote:
             self.fanout.route_one(None, route, subject, reply, headers, payload)
             self.fanout.flush_if_idle()
+
+    # --- from other accounts ----------------------------------------------------------------------
+
+    def map(self, subject: bytes) -> bytes | None:
+        """Return what a published subject becomes by this account's mappings; None: it is
+        dropped."""
+        return subject if self.mappings is None else self.mappings.map(subject)
+
+    def publish_imported(
+        self, imported: object, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+    ) -> int:
+        """Deliver a request or response of another account; returns to how many receivers.
+
+        `imported` says where it comes from, to the imports of this account (`FanOut.imported`).
+        Answers of streams go to `reply` in this account, not to the client that published.
+        """
+        streams = self._streams
+        if streams is not None and streams.topology_version != self._topology:
+            self._refresh_topology()
+        if self._remotes is not None and self._remotes.has_untold:
+            self._remotes.tell()  # before anything that may be answered from there
+        if subject.startswith(_OWN_PREFIX) and self._acks.take(subject, reply, headers, payload):
+            self._acks.forget()
+            return 1
+        route = self._find(subject)
+        if route.is_forbidden:
+            return 0
+        self._ingest_of_server(route.streams, subject, reply, headers, payload)
+        before, self.fanout.imported = self.fanout.imported, imported
+        try:
+            count = self.fanout.route_one(None, route, subject, reply, headers, payload)
+        finally:
+            self.fanout.imported = before
+        self.fanout.flush_if_idle()
+        if self._remotes is not None:
+            self._remotes.schedule_messages()  # the end of the chunk sends the other account's
+        return count
+
+    def _ingest_of_server(
+        self,
+        streams: Sequence[CapturingStream],
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+    ) -> None:
+        is_odd = bool(streams and headers) and not are_stored_as_sent(headers)
+        for stream in streams:
+            msgs = [(subject, headers, payload)]
+            ingest(stream, msgs, [reply], self._server_sink, has_odd_headers=is_odd)
 
     # --- for servers without JetStream (net/route/jetstream_gateway.py) ---------------------------
 
@@ -363,7 +436,8 @@ class MessageRouter:
             msgs.append((subject, headers, payload))
             replies.append(reply)
         for sub in route.plain:
-            if sub.callback is not None and not sub.is_told:
+            # That server also passed on the requests to services of other accounts.
+            if sub.callback is not None and not sub.is_told and sub.relay is None:
                 sub.callback(subject, reply, headers, payload, client)
 
     def published_for(self) -> None:

@@ -129,8 +129,8 @@ class RouteTable:
     ) -> None:
         self._sublist = sublist
         self._elsewhere: Sublist[RemoteSub] = elsewhere if elsewhere is not None else Sublist()
-        self._streams_for: StreamsFor = _no_streams
-        self._streams_under: StreamsUnder = _no_streams
+        self._streams_for: StreamsFor = no_streams
+        self._streams_under: StreamsUnder = no_streams
         # Read directly by the hot path; `find` on a miss.
         self.routes: SubjectCache[Route] = SubjectCache()
         self._by_prefix: SubjectCache[Route | None] = SubjectCache()  # None: no common route
@@ -224,5 +224,6 @@ def _fixed_prefix(pattern: bytes) -> bytes:
     return b".".join(tokens) + b"." if tokens else b""
 
 
-def _no_streams(_subject: bytes) -> tuple[CapturingStream, ...]:
+def no_streams(_subject: bytes) -> tuple[CapturingStream, ...]:
+    """Find nothing: the account has no streams."""
     return ()

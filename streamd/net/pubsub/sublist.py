@@ -13,8 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from streamd.subjects import is_literal
 
-Callback = Callable[[bytes, bytes, bytes, bytes, Any], None]
-"""(subject, reply, headers, payload, client): a subscription of the server itself."""
+Callback = Callable[[bytes, bytes, bytes, bytes, Any], object]
+"""(subject, reply, headers, payload, client): a subscription of the server itself. The client is
+None for messages of the server and of other nodes. Returns False if the message found no receiver
+behind the subscription, which then does not count as one."""
+
+Relay = Callable[[bytes, list[tuple[bytes, bytes, bytes, bytes]]], object]
+"""(to, messages): takes a consumer's messages, which come under their own subjects to the
+subscribers of `to`."""
 
 
 class DeliveryRights(Protocol):
@@ -83,8 +89,11 @@ class Subscription:
         "is_open",
         "is_told",
         "max_msgs",
+        "parent",
         "pattern",
         "queue",
+        "relay",
+        "rename",
         "sid",
     )
 
@@ -107,6 +116,13 @@ class Subscription:
         self.is_filtered = False  # a subscribe-deny of its user covers part of the pattern
         self.is_open = True
         self.is_told = callback is None  # to other nodes, which then pass messages on
+        # Of a subscription that a stream import makes in the exporting account: the client's own
+        # one, and the subject there of each message (None: it is not for the client). It is also
+        # filtered, so that nothing looks at these where a delivery is not filtered.
+        self.parent: Subscription | None = None
+        self.rename: Callable[[bytes], bytes | None] | None = None
+        # Of a callback that joins accounts.
+        self.relay: Relay | None = None
 
 
 class Interest(Protocol):

@@ -5,11 +5,22 @@ nodes; and watches, whose owners hear when interest in a subject appears or ends
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from streamd.net.pubsub.interest import RemoteInterest, sees_acks
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import RouteTable
 from streamd.net.pubsub.sublist import Callback, Sublist, Subscription
+
+
+class SubscriptionObserver(Protocol):
+    """Follows the subscriptions of a subject space's clients."""
+
+    def subscribed(self, sub: Subscription) -> None:
+        """Note a subscription that was added."""
+
+    def unsubscribed(self, sub: Subscription) -> None:
+        """Note a subscription that was taken out."""
 
 
 class Watch:
@@ -32,6 +43,7 @@ class Subscriptions:
         self.remote_interest = RemoteInterest()
         self.table = RouteTable(self.sublist, self.remote_interest.sublist)
         self.remotes: OtherNodes | None = None  # None: no other nodes
+        self.observers: tuple[SubscriptionObserver, ...] = ()
         self.internal: list[Subscription] = []  # of the server itself; they stay
         # Subscriptions of clients that could see acks; while 0, acks need no routing.
         self.ack_watcher_count = 0
@@ -42,6 +54,12 @@ class Subscriptions:
 
     def subscribe(self, sub: Subscription) -> None:
         """Add a client's subscription."""
+        self.add(sub)
+        for observer in self.observers:
+            observer.subscribed(sub)
+
+    def add(self, sub: Subscription) -> None:
+        """Add a subscription that nobody but other nodes follows, such as that of an import."""
         self.sublist.insert(sub)
         self.table.on_interest_changed(sub.pattern)
         if sees_acks(sub.pattern):
@@ -56,15 +74,17 @@ class Subscriptions:
         sub.is_open = False
         self.sublist.remove(sub)
         self.table.on_interest_changed(sub.pattern)
-        if sub.callback is None:
-            if sees_acks(sub.pattern):
-                self.ack_watcher_count -= 1
-            if self.remotes is not None:
-                self.remotes.unsubscribed(sub)
-        else:
+        if sees_acks(sub.pattern):
+            self.ack_watcher_count -= 1
+        if sub.is_told and self.remotes is not None:
+            self.remotes.unsubscribed(sub)
+        if sub.callback is not None:
             self.internal.remove(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
+        if sub.callback is None and sub.parent is None:
+            for observer in self.observers:
+                observer.unsubscribed(sub)
 
     def subscribe_internal(
         self, pattern: bytes, callback: Callback, *, is_told: bool = False
@@ -77,6 +97,8 @@ class Subscriptions:
         self.internal.append(sub)
         self.sublist.insert(sub)
         self.table.on_interest_changed(pattern)
+        if sees_acks(pattern):
+            self.ack_watcher_count += 1
         if is_told and self.remotes is not None:
             self.remotes.subscribed(sub)
         return sub
