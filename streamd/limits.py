@@ -219,6 +219,12 @@ CLUSTER_PASSWORD_CHARS_MIN: Final = 16  # a shorter one can be found by trying; 
 PEER_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # from a proven peer: the largest single entry
 PEER_RAFT_FRAME_BYTES: Final = 4 * 1024 * 1024  # of entries; then the next raft frame begins
 
+# --- keys and signed tokens ---------------------------------------------------------------------
+
+TOKEN_BYTES_MAX: Final = 1024 * 1024  # of a signed token, as nats-server's: accounts list a lot
+TOKEN_DEPTH_MAX: Final = 64  # of objects and lists in its claims; known ones have eight
+TEMPLATE_SUBJECTS_MAX: Final = 4096  # that one entry of a scope becomes, its tags multiplied
+
 # --- links to other servers ---------------------------------------------------------------------
 
 PEER_BEAT_S: Final = 0.25  # so a node that hangs is noticed after a second
