@@ -45,12 +45,14 @@ MAY_IMPORT = {
     "tokens": set(),
     "obs": set(),
 }
-# Types that two rooms share by design: how records are laid out on behalf of a machine, and what
-# the peer protocol turns into bytes.
+# Types that two rooms share by design: how records are laid out on behalf of a machine, what the
+# peer protocol turns into bytes, and what claims of tokens come to.
 ALLOWED_LINKS = {
     ("store/blocks/record_format.py", "streamd.machine.base"),
     ("protocol/peer_frames.py", "streamd.raft.membership"),
     ("protocol/peer_frames.py", "streamd.raft.messages"),
+    ("tokens/permissions.py", "streamd.config.options"),
+    ("tokens/validation.py", "streamd.config.options"),
 }
 
 PURE = ("raft", "machine", "protocol", "tokens")
