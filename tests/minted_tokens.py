@@ -28,6 +28,7 @@ ACCOUNT = key(KeyKind.ACCOUNT, "a")
 ACCOUNT_SIGNING = key(KeyKind.ACCOUNT, "a signing")
 OTHER_ACCOUNT = key(KeyKind.ACCOUNT, "b")
 USER = key(KeyKind.USER)
+REVOKED_USER = key(KeyKind.USER, "revoked")
 SERVER = key(KeyKind.SERVER)
 
 

@@ -51,6 +51,7 @@ ALLOWED_LINKS = {
     ("store/blocks/record_format.py", "streamd.machine.base"),
     ("protocol/peer_frames.py", "streamd.raft.membership"),
     ("protocol/peer_frames.py", "streamd.raft.messages"),
+    ("tokens/account_claims.py", "streamd.config.account_options"),
     ("tokens/permissions.py", "streamd.config.options"),
     ("tokens/validation.py", "streamd.config.options"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from streamd import subject_mapping
 from streamd.errors import TokenError
 from streamd.tokens.claims import (
     ANY,
@@ -61,6 +62,20 @@ def check_account(account: AccountClaims, now_s: int) -> Issues:
     _check_info(account.description, account.info_url, issues)
     _check_cluster_traffic(account.cluster_traffic, issues)
     return issues
+
+
+def mapping_problem(account: AccountClaims) -> str:
+    """Return the first destination of a mapping that no subject can be mapped to; "" if all can.
+
+    Servers look for that after all else, when they take a token over.
+    """
+    for source, destinations in account.mappings.items():
+        for destination in destinations:
+            try:
+                subject_mapping.check(source.encode(), destination.subject.encode())
+            except subject_mapping.SubjectMappingError as err:
+                return f"mapping {quoted(source)} -> {quoted(destination.subject)}: {err}"
+    return ""
 
 
 def _check_imports(imports: Iterable[ImportClaims | None], account: str, issues: Issues) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import ServerProcess
-from streamd.tokens.account_validation import check_account
+from streamd.tokens.account_validation import check_account, mapping_problem
 from streamd.tokens.claims import decode_account, decode_operator
 from streamd.tokens.issues import joined
 from streamd.tokens.nkeys import KeyKind
@@ -25,6 +25,7 @@ from tests.minted_tokens import (
     ACCOUNT_SIGNING,
     OPERATOR,
     OTHER_ACCOUNT,
+    REVOKED_USER,
     SYSTEM,
     UNLIMITED,
     USER,
@@ -42,7 +43,6 @@ from tests.parity.runner import peer_binary
 from tests.wire import CONNECT, Wire
 
 NOW_S = int(time.time())
-REVOKED = key(KeyKind.USER, "revoked")
 STRANGER = key(KeyKind.ACCOUNT, "stranger")
 ENTRIES = key(KeyKind.ACCOUNT, "entries")
 NOTHING_LEFT = key(KeyKind.ACCOUNT, "nothing left")
@@ -87,7 +87,7 @@ ACCOUNTS = {
             scope(UNKNOWN_FUNCTION, pub={"allow": ["x.{{foo()}}"]}),
             scope(CLOSED_SCOPE, times=[{"start": "x", "end": "y"}]),
         ],
-        revocations={REVOKED.public: NOW_S + 5},
+        revocations={REVOKED_USER.public: NOW_S + 5},
     ),
     OTHER_ACCOUNT: account(
         OTHER_ACCOUNT,
@@ -136,12 +136,12 @@ CASES: dict[str, Offer] = {
     "default permissions": _offer(_in_b()),
     "permissions beside default ones": _offer(_in_b(sub={"deny": ["x"]})),
     "replies alone": _offer(user(resp={"max": 5, "ttl": 1000}, pub={"deny": ["x"]})),
-    "revoked by name": _offer(user(REVOKED), REVOKED),
+    "revoked by name": _offer(user(REVOKED_USER), REVOKED_USER),
     "revoked with all": _offer(_in_b(now_s=NOW_S - 100)),
     "issued after all were revoked": _offer(_in_b(now_s=NOW_S - 99)),
     "no signature": _offer(user(), None),
     "a signature that is no base64": lambda nonce: {"jwt": user(), "sig": "!!"},
-    "another's signature": _offer(user(), REVOKED),
+    "another's signature": _offer(user(), REVOKED_USER),
     "unknown way to connect": _offer(user(allowed_connection_types=["FOO"])),
     "another way to connect": _offer(user(allowed_connection_types=["WEBSOCKET"])),
     "two ways to connect": _offer(user(allowed_connection_types=["FOO", "standard"])),
@@ -350,6 +350,9 @@ UPDATES: dict[str, dict[str, Any]] = {
     ),
     "mapping with one weight too high": _mapping({"subject": "b", "weight": 200}),
     "mapping to nothing": {"mappings": {"a..b": [{"subject": ""}]}},
+    "mapping with an unknown function": _mapping({"subject": "{{foo(1)}}"}),
+    "mapping with a wildcard too many": {"mappings": {"a.*": [{"subject": "b.$2"}]}},
+    "mapping with functions": {"mappings": {"a.*": [{"subject": "b.{{partition(3,1)}}"}]}},
     "accounts without users": {"authorization": {"allowed_accounts": ["*"]}},
     "bad authorization": {
         "authorization": {"auth_users": ["x"], "allowed_accounts": ["*", "y"], "xkey": "z"}
@@ -405,9 +408,10 @@ def test_an_update_is_refused_for_the_same_reasons(case: str, admin: Wire) -> No
     answer = admin.ask("$SYS.REQ.CLAIMS.UPDATE", token.encode())[0].json()
     told = answer.get("error", {}).get("description", "") or answer["data"]["message"]
     try:
-        errors = check_account(decode_account(token), NOW_S).errors
-        ours = f"jwt validation failed - validation errors: {joined(errors)}"
-        ours = ours if errors else "jwt updated"
+        claims = decode_account(token)
+        errors = check_account(claims, NOW_S).errors
+        problem = f"validation errors: {joined(errors)}" if errors else mapping_problem(claims)
+        ours = f"jwt validation failed - {problem}" if problem else "jwt updated"
     except Exception as err:  # noqa: BLE001 - also those that must not be
         ours = f"jwt update resulted in error - {err}"
     assert ours == told

@@ -223,7 +223,7 @@ def test_any_text_is_refused(text: str) -> None:
         decode(text)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

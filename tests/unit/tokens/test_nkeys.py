@@ -54,7 +54,7 @@ def test_keys_survive_being_text(kind: KeyKind, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", SIGNING, ids=lambda kind: kind.name)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(raw=secrets, content=st.binary(max_size=200))
 def test_signatures_are_those_of_the_package_nkeys(
     kind: KeyKind, raw: bytes, content: bytes
