@@ -128,17 +128,18 @@ class AccountsReader:
             )
             for name, account in self._accounts.items()
         }
-        o.system_account = self._system or SYSTEM_ACCOUNT
+        named = self._system or o.operators.system_account
+        o.system_account = named or SYSTEM_ACCOUNT
         is_alone = not found.keys() - {ACCOUNT, o.system_account}
         main = AccountOptions(
             ACCOUNT,
             mappings=tuple(self._mappings.values()),
             jetstream=AccountJetStream() if is_alone else None,
         )
-        if not self._system:
+        if not self._system or o.operators.has_trusted_keys:  # of the latter its token is looked up
             found.setdefault(o.system_account, AccountOptions(o.system_account))
         o.accounts = {ACCOUNT: main, **found}
-        o.configured_accounts = tuple(self._accounts)
+        o.configured_accounts = (*self._accounts, *([ACCOUNT] if self._mappings else []))
 
     def is_configured(self, name: str) -> bool:
         """Return True if the configuration has this account itself."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
+from streamd import NATS_LEVEL
 from streamd.config.tls_options import TlsOptions
 from streamd.durations import SECOND_NS
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, TokenError
+from streamd.tokens.claims import OperatorClaims, decode_user
 from streamd.tokens.nkeys import KeyKind, is_valid_public
+
+_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 
 
 class ResolverKind(Enum):
@@ -48,6 +54,7 @@ class OperatorOptions:
     """Operators that a server trusts, and what goes with them."""
 
     tokens: tuple[str, ...] = ()  # operators' JWTs, without decoration
+    claims: tuple[OperatorClaims, ...] = ()  # of these tokens, in their order
     trusted_keys: tuple[str, ...] = ()  # public operator keys; never beside `tokens`
     resolver: ResolverOptions | None = None
     resolver_tls: TlsOptions | None = None
@@ -60,18 +67,33 @@ class OperatorOptions:
         """True if accounts and users are those of signed tokens."""
         return bool(self.tokens or self.trusted_keys)
 
+    @property
+    def system_account(self) -> str:
+        """System account that the only operator names; "": none does."""
+        return self.claims[0].system_account if len(self.claims) == 1 else ""
+
+    def with_resolver(self) -> OperatorOptions:
+        """Return these options with the resolver that the only operator names, if the
+        configuration names none."""
+        if self.resolver is not None or len(self.claims) != 1:
+            return self
+        url = f"{self.claims[0].account_server_url}/accounts/"
+        return replace(self, resolver=ResolverOptions(ResolverKind.URL, url=url))
+
     def check(
         self,
         *,
         accounts: Collection[str],
+        system_account: str,
         has_users: bool,
         has_callout: bool,
         no_auth_user: str,
     ) -> None:
         """Check what only makes sense with the other options; `accounts` are those that are
-        configured directly. Raises ConfigError."""
+        configured directly, `system_account` is "" if none is named. Raises ConfigError."""
         if self.tokens:
             self._check_direct(accounts, has_users=has_users, has_callout=has_callout)
+            self._check_claims(system_account)
             if no_auth_user:
                 raise ConfigError("no_auth_user not compatible with Trusted Operator")
             for key in sorted(self.pinned_accounts):
@@ -79,16 +101,9 @@ class OperatorOptions:
                     raise ConfigError(
                         f'pinned account key "{key}" is not a valid public account nkey'
                     )
-        if self.default_sentinel and not self.tokens:
-            raise ConfigError("default sentinel requires operators and accounts")
-        if self.resolver is None:
-            return
-        if self.preload and self.resolver.kind is ResolverKind.URL:
-            raise ConfigError(
-                "resolver preloads only available for writeable resolver types MEM/DIR/CACHE_DIR"
-            )
-        if self.resolver.directory and not self.has_trusted_keys:
-            raise ConfigError("Could not start resolver: no operator key found")
+        self._check_sentinel()
+        if self.resolver is not None:
+            self._check_resolver(self.resolver, system_account)
 
     def _check_direct(
         self, accounts: Collection[str], *, has_users: bool, has_callout: bool
@@ -105,3 +120,77 @@ class OperatorOptions:
             )
         if self.trusted_keys:
             raise ConfigError("conflicting options for 'TrustedKeys' and 'TrustedOperators'")
+
+    def _check_claims(self, system_account: str) -> None:
+        named = {claims.system_account for claims in self.claims} - {""}
+        if system_account and named and system_account not in named:
+            raise ConfigError("system_account in config and operator JWT must be identical")
+        for claims in self.claims:
+            name = claims.registered.subject
+            if claims.assert_server_version:
+                _check_version(name, claims.assert_server_version)
+            for key in (name, *claims.signing_keys):
+                if not is_valid_public(KeyKind.OPERATOR, key):
+                    raise ConfigError(
+                        f'trusted Keys "{key}" are required to be a valid public operator nkey'
+                    )
+
+    def _check_sentinel(self) -> None:
+        if not self.default_sentinel:
+            return
+        if not self.tokens:
+            raise ConfigError("default sentinel requires operators and accounts")
+        try:
+            user = decode_user(self.default_sentinel)
+        except TokenError:
+            raise ConfigError("default sentinel JWT not valid") from None
+        if not user.rights.is_bearer:
+            raise ConfigError("default sentinel must be a bearer token")
+
+    def _check_resolver(self, resolver: ResolverOptions, system_account: str) -> None:
+        if resolver.directory and self.tokens and not system_account:
+            raise ConfigError(
+                "using nats based account resolver - the system account needs to be specified in"
+                " configuration or the operator jwt"
+            )
+        if self.preload and resolver.kind is ResolverKind.URL:
+            raise ConfigError(
+                "resolver preloads only available for writeable resolver types MEM/DIR/CACHE_DIR"
+            )
+        if resolver.kind is ResolverKind.URL:
+            scheme, separator, _ = resolver.url.partition("://")
+            if not separator or scheme.lower() not in ("http", "https"):
+                raise ConfigError(
+                    f'could not fetch <"{resolver.url}">: Get "{resolver.url}": unsupported'
+                    f' protocol scheme "{scheme if separator else ""}"'
+                )
+        if self.has_trusted_keys and system_account:
+            if not is_valid_public(KeyKind.ACCOUNT, system_account):
+                raise ConfigError(
+                    "error resolving system account: will only fetch valid account keys"
+                )
+            if resolver.kind is ResolverKind.MEMORY and system_account not in self.preload:
+                raise ConfigError("error resolving system account: account missing")
+        if resolver.directory and not self.has_trusted_keys:
+            raise ConfigError("Could not start resolver: no operator key found")
+
+
+def _check_version(operator: str, asserted: str) -> None:
+    """Refuse an operator whose servers must be newer than the nats-server that this one is like.
+    Raises ConfigError."""
+    wanted = _VERSION.fullmatch(asserted)
+    if wanted is None:
+        raise ConfigError(
+            f"operator {operator} expects version {asserted} got error instead: asserted server"
+            " version must be of the form <major>.<minor>.<update>"
+        )
+    mine = [int(part) for part in NATS_LEVEL.split(".")]
+    for name, want, have in zip(
+        ("major", "minor", "update"), map(int, wanted.groups()), mine, strict=True
+    ):
+        if want > have:
+            raise ConfigError(
+                f"operator {operator} expected {name} version {want} > server {name} version {have}"
+            )
+        if want < have:
+            return

@@ -16,6 +16,8 @@ from streamd.config.options import Options
 from streamd.config.tls_reader import read_tls
 from streamd.config.unserved import refuse_unserved
 from streamd.config.values import as_flag, as_integer, as_text, go_type, quoted
+from streamd.errors import TokenError
+from streamd.tokens.claims import decode_account, decode_operator
 from streamd.tokens.nkeys import KeyKind, is_valid_public
 
 OPERATOR_KEYS: Final = "operator|operators|roots|root|root_operators|root_operator"
@@ -26,7 +28,6 @@ _NO_RESOLVER: Final = (
     'error parsing account resolver, should be MEM or  URL("url") or a map containing dir and type'
     " state=[FULL|CACHE])"
 )
-_JWT_CHUNKS: Final = 3
 
 
 class OperatorReader:
@@ -49,6 +50,10 @@ class OperatorReader:
             "default_sentinel": self._default_sentinel,
         }
 
+    def finish(self) -> None:
+        """Put in what the only operator names, where the configuration does not."""
+        self._options.operators = self._options.operators.with_resolver()
+
     def _set(self, part: str, value: Value, **settings: Any) -> None:
         refuse_unserved(part, value, self._blocks)
         self._options.operators = replace(self._options.operators, **settings)
@@ -56,15 +61,18 @@ class OperatorReader:
     def _operators(self, value: Value) -> None:
         entries = value.raw if isinstance(value.raw, list) else [value]
         tokens = []
+        claims = []
         for entry in entries:
             if not isinstance(entry.raw, str):
                 raise value.error(f"error parsing operators: unsupported type {go_type(entry)}")
             try:
-                tokens.append(_operator_token(entry.raw))
-            except ValueError as err:
+                token = _operator_token(entry.raw)
+                claims.append(decode_operator(token))
+                tokens.append(token)
+            except (ValueError, TokenError) as err:
                 raise value.error(f"error parsing operator JWT: {err}") from None
         if tokens:
-            self._set("operator", value, tokens=tuple(tokens))
+            self._set("operator", value, tokens=tuple(tokens), claims=tuple(claims))
 
     def _trusted_keys(self, value: Value) -> None:
         keys = _texts(value, "trusted")
@@ -135,8 +143,10 @@ class OperatorReader:
         for key, child in value.raw.items():
             if not isinstance(child.raw, str):
                 raise child.error("preload map value should be a string JWT")
-            if child.raw.count(".") != _JWT_CHUNKS - 1:
-                raise child.error("invalid account JWT")
+            try:
+                decode_account(child.raw)
+            except TokenError:
+                raise child.error("invalid account JWT") from None
             preload[key] = child.raw
         self._set("resolver", value, preload=preload)
 
@@ -211,10 +221,7 @@ def _operator_token(text: str) -> str:
         found = _DECORATED.search(content)
         if found is not None:
             content = found[1]
-    content = content.strip()
-    if content.count(".") != _JWT_CHUNKS - 1:
-        raise ValueError("expected 3 chunks")
-    return content
+    return content.strip()
 
 
 def _texts(value: Value, name: str) -> tuple[str, ...]:

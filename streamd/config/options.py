@@ -132,7 +132,7 @@ class Options:
     users: list[User] = field(default_factory=list)
     default_permissions: Permissions | None = None
     accounts: dict[str, AccountOptions] = field(default_factory=default_accounts)  # by name
-    configured_accounts: tuple[str, ...] = ()  # those that the file names
+    configured_accounts: tuple[str, ...] = ()  # those that the file gives settings
     system_account: str = SYSTEM_ACCOUNT
     has_system_account: bool = True  # False: no events, and nobody administers by messages
     operators: OperatorOptions = field(default_factory=OperatorOptions)
@@ -280,6 +280,7 @@ def finish(options: Options) -> Options:
     )
     options.operators.check(
         accounts=options.configured_accounts,
+        system_account="" if options.system_account == SYSTEM_ACCOUNT else options.system_account,
         has_users=bool(options.users),
         has_callout=options.callout is not None,
         no_auth_user=options.no_auth_user,
@@ -312,11 +313,13 @@ def _check_no_auth_users(options: Options) -> None:
 
 
 def _check_system_account(options: Options) -> None:
-    if options.operators.has_trusted_keys:
-        return  # its token is looked up
+    operators = options.operators
     system = options.accounts.get(options.system_account)
-    if system is None:
+    is_named = options.system_account != SYSTEM_ACCOUNT
+    if system is None or (operators.trusted_keys and operators.resolver is None and is_named):
         raise ConfigError("error resolving system account: account missing")
+    if operators.tokens and not is_named:
+        options.warnings.append("Trusted Operators should utilize a System Account")
     if options.jetstream.is_enabled and system.jetstream and system.name != ACCOUNT:
         raise ConfigError("Not allowed to enable JetStream on the system account")
 

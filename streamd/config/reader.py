@@ -162,6 +162,7 @@ class _Reader:
             unserved=_UNSERVED_TOP,
         )
         self._users.finish()
+        self._operators.finish()
         self._accounts.finish()
         self._check_callout()
         # Monitoring is set up so for a server without logins: nats-server then admits every client

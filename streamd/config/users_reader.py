@@ -194,10 +194,12 @@ class UsersReader:
         permissions = Permissions()
 
         def publish(value: Value) -> None:
-            permissions.publish_allow, permissions.publish_deny = as_allow_deny(value, False)
+            allow, permissions.publish_deny = as_allow_deny(value, False)
+            permissions.publish_allow = self._allowed(allow, value)
 
         def subscribe(value: Value) -> None:
-            permissions.subscribe_allow, permissions.subscribe_deny = as_allow_deny(value, True)
+            allow, permissions.subscribe_deny = as_allow_deny(value, True)
+            permissions.subscribe_allow = self._allowed(allow, value)
 
         self._blocks.read(
             block,
@@ -214,6 +216,14 @@ class UsersReader:
         if permissions.allow_responses and permissions.publish_allow is None:
             permissions.publish_allow = []  # responses only
         return permissions
+
+    def _allowed(self, subjects: list[bytes] | None, value: Value) -> list[bytes] | None:
+        """Return the subjects that are allowed; None, all of them, for an empty list."""
+        if subjects == []:
+            self._blocks.warn(
+                value, f'"{value.key}": an empty list allows every subject, as in nats-server'
+            )
+        return subjects or None
 
     def _responses(self, value: Value) -> ResponsePermission | None:
         if isinstance(value.raw, bool):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from streamd.cli.server import main
+from streamd.tokens.jwt import encode
+from streamd.tokens.nkeys import KeyKind, KeyPair
 from tests.parity.runner import peer_binary
 
 pytestmark = pytest.mark.slow
@@ -352,7 +354,57 @@ def test_a_configuration_is_judged_in_the_same_words(
 # --- found by starting ----------------------------------------------------------------------------
 
 JETSTREAM = "jetstream { store_dir: js }\n"
+OPERATOR_KEY = KeyPair(KeyKind.OPERATOR, bytes([1]) * 32)
+SYSTEM = KeyPair(KeyKind.ACCOUNT, bytes([3]) * 32)
+
+
+def token(key: KeyPair, kind: str, signer: KeyPair = OPERATOR_KEY, **nats: object) -> str:
+    return encode({"sub": key.public, "nats": {"type": kind, **nats}}, signer, issued_s=1)
+
+
+def operated(more: str, resolver: str = "MEM", **nats: object) -> str:
+    operator = token(OPERATOR_KEY, "operator", **nats)
+    return f"operator: {operator}\nresolver: {resolver}\n{more}"
+
+
+def sentinel(**nats: object) -> str:
+    user = KeyPair(KeyKind.USER, bytes([5]) * 32)
+    return f"default_sentinel: {token(user, 'user', SYSTEM, **nats)}"
+
+
+WITH_OPERATORS = [
+    operated(""),
+    operated("", system_account=SYSTEM.public),
+    operated(f"resolver_preload: {{{SYSTEM.public}: {token(SYSTEM, 'account')}}}"),
+    operated(f"system_account: {ACCOUNT}", system_account=SYSTEM.public),
+    operated("system_account: X"),
+    operated("", assert_server_version="x"),
+    operated("", assert_server_version="3.0.0"),
+    operated("", "{type: full, dir: store}"),
+    operated("", "{type: full, dir: store}", system_account=SYSTEM.public),
+    operated("", "{type: cache, dir: store}", system_account=SYSTEM.public),
+    operated("accounts { A {} }"),
+    operated("accounts: []"),
+    operated("mappings { a: b }"),
+    operated("authorization { users: [{user: a}] }"),
+    operated("authorization { user: a, password: b }"),
+    operated(callout(CALLOUT)),
+    operated("no_auth_user: x"),
+    operated(f"trusted: {OPERATOR}"),
+    operated("resolver_pinned_accounts: x"),
+    operated("default_sentinel: x"),
+    operated(sentinel()),
+    operated(sentinel(bearer_token=True)),
+    operated(f"resolver_preload: {{A: {token(OPERATOR_KEY, 'operator')}}}"),
+    operated("", signing_keys=["x"]),
+    f"operator: {token(OPERATOR_KEY, 'operator')}",
+    f"operator: {token(SYSTEM, 'account')}\nresolver: MEM",
+    f"operator: {token(OPERATOR_KEY, 'operator')[:-4]}AAAA\nresolver: MEM",
+    f"trusted: {OPERATOR}\nsystem_account: X",
+    f"trusted: {OPERATOR}\naccounts {{ A {{}} }}",
+]
 FOUND_AT_START = [
+    *WITH_OPERATORS,
     "no_auth_user: x",
     "authorization { users: [{user: y}] }\nno_auth_user: x",
     "authorization { users: [{user: y}] }\nno_auth_user: y",
@@ -396,9 +448,11 @@ def peer_start(file: Path) -> str | bool:
         for line in process.stderr:
             if "Server is ready" in line:
                 return False
-            last = line
+            last = line.strip() or last
         assert process.wait(10) != 0
-        return re.sub(r"^(nats-server: |\[\d+\] \S+ \S+ \[FTL\] )", "", last.strip())
+        return re.sub(
+            r"^(nats-server: (\S+\.conf:\S+ )?|\[\d+\] \S+ \S+ \[FTL\] )", "", last.strip()
+        )
     finally:
         if process.poll() is None:
             os.kill(process.pid, 9)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.config import grammar, reader
+from streamd.config import account_checks, grammar, reader
 from streamd.config.account_options import (
     CHUNKED,
     AccountJetStream,
@@ -22,7 +22,6 @@ from streamd.config.account_options import (
 )
 from streamd.config.options import Options, finish
 from streamd.errors import ConfigError
-from streamd.limits import IMPORT_CHAIN_ACCOUNTS_MAX
 
 USER = "UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L"
 ACCOUNT = "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU"
@@ -232,11 +231,12 @@ def chain(length: int, closing: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["stream", "service"])
-def test_chains_of_imports_end(kind: str) -> None:
-    """A long one is followed without recursion, a longer one refused, a circle found."""
-    assert len(options(chain(40, kind)).accounts) == 43
+def test_chains_of_imports_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long one is followed, a longer one refused, a circle found."""
+    monkeypatch.setattr(account_checks, "IMPORT_CHAIN_ACCOUNTS_MAX", 20)
+    assert len(options(chain(19, kind)).accounts) == 22
     with pytest.raises(ConfigError, match="search cycle depth exhausted"):
-        options(chain(IMPORT_CHAIN_ACCOUNTS_MAX + 1, kind))
+        options(chain(20, kind))
     circle = (
         f"A3 {{ exports: [{{{kind}: s}}], imports: [{{{kind}: {{account: A0, subject: s}}}}] }}"
     )

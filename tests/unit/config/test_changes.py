@@ -7,6 +7,8 @@ import pytest
 from streamd.config import changes, grammar, reader
 from streamd.config.options import Options, finish
 from streamd.errors import ConfigError
+from streamd.tokens.jwt import encode
+from streamd.tokens.nkeys import KeyKind, KeyPair
 
 
 def options(text: str) -> Options:
@@ -143,6 +145,8 @@ def test_what_decides_who_a_client_is_stays(old: str, new: str, key: str) -> Non
 
 ISSUER = "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU"
 KEY = "OCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYOCS"
+SIGNER = KeyPair(KeyKind.OPERATOR, bytes([1]) * 32)
+TOKEN = encode({"sub": SIGNER.public, "nats": {"type": "operator"}}, SIGNER, issued_s=1)
 LOGIN = "authorization { users: [{user: a}] }"
 CALLOUT = f"authorization {{ users: [{{user: a}}], auth_callout {{issuer: {ISSUER}, users: [a]}} }}"
 
@@ -194,8 +198,8 @@ def test_accounts_and_their_users_reload(old: str, new: str, wanted: list[str]) 
         ("port: 1", f"port: 1, trusted: {KEY}", f"TrustedKeys: old=[], new=[{KEY}]"),
         (
             "resolver: MEM",
-            "resolver: MEM, operator: eyJ.e30.c2ln",
-            "TrustedOperators: old=[], new=[eyJ.e30.c2ln]",
+            f"resolver: MEM, operator: {TOKEN}",
+            f"TrustedOperators: old=[], new=[{TOKEN}]",
         ),
     ],
 )

@@ -12,12 +12,31 @@ from streamd.config.operator_options import DeletedTokens, ResolverKind, Resolve
 from streamd.config.options import Options, finish
 from streamd.config.unserved import UNSERVED_YET
 from streamd.errors import ConfigError
+from streamd.tokens.jwt import encode
+from streamd.tokens.nkeys import KeyKind, KeyPair
 
 USER = "UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L"
 ACCOUNT = "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU"
 OPERATOR = "OCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYOCS"
 CURVE = "XCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYX6Z"
-TOKEN = "eyJ0eXAiOiJKV1QifQ.e30.c2ln"
+SIGNER = KeyPair(KeyKind.OPERATOR, bytes([1]) * 32)
+OTHER = KeyPair(KeyKind.OPERATOR, bytes([2]) * 32)
+SYSTEM = KeyPair(KeyKind.ACCOUNT, bytes([3]) * 32)
+
+
+def operator(key: KeyPair = SIGNER, **nats: object) -> str:
+    claims = {"sub": key.public, "nats": {"type": "operator", **nats}}
+    return encode(claims, key, issued_s=1)
+
+
+def user(**nats: object) -> str:
+    public = KeyPair(KeyKind.USER, bytes([5]) * 32).public
+    return encode({"sub": public, "nats": {"type": "user", **nats}}, SYSTEM, issued_s=1)
+
+
+TOKEN = operator()
+ACCOUNT_TOKEN = encode({"sub": SYSTEM.public, "nats": {"type": "account"}}, SIGNER, issued_s=1)
+BEARER = user(bearer_token=True)
 OPERATORS = f"operator: {TOKEN}, resolver: MEM"
 
 
@@ -35,6 +54,7 @@ def test_operators_are_tokens_or_files_with_one(tmp_path: Path) -> None:
     for value in (TOKEN, f'"{plain}"', f'"{decorated}"', f'["{plain}"]'):
         o = options(f"operator: {value}, resolver: MEM")
         assert o.operators.tokens == (TOKEN,)
+        assert o.operators.claims[0].registered.subject == SIGNER.public
         assert o.is_auth_required
     assert not options("operator: []").is_auth_required
 
@@ -75,21 +95,37 @@ def test_resolvers_are_read(text: str, wanted: ResolverOptions) -> None:
 
 def test_what_goes_with_operators_is_read() -> None:
     o = options(
-        f"{OPERATORS}, resolver_preload {{ {ACCOUNT}: {TOKEN} }}, default_sentinel: {TOKEN},"
-        f" resolver_pinned_accounts: [{ACCOUNT}], resolver_tls {{ }}, system_account: {ACCOUNT}"
+        f"{OPERATORS}, resolver_preload {{ {SYSTEM.public}: {ACCOUNT_TOKEN} }},"
+        f" default_sentinel: {BEARER}, resolver_pinned_accounts: [{ACCOUNT}], resolver_tls {{ }},"
+        f" system_account: {SYSTEM.public}"
     )
-    assert o.operators.preload == {ACCOUNT: TOKEN}
+    assert o.operators.preload == {SYSTEM.public: ACCOUNT_TOKEN}
     assert o.operators.pinned_accounts == {ACCOUNT}
-    assert o.operators.default_sentinel == TOKEN
+    assert o.operators.default_sentinel == BEARER
     assert o.operators.resolver_tls is not None
-    assert o.system_account == ACCOUNT
+    assert o.accounts.keys() == {"$G", SYSTEM.public}
     assert options(f"trusted_keys: {OPERATOR}").operators.trusted_keys == (OPERATOR,)
+
+
+def test_the_only_operator_names_resolver_and_system_account() -> None:
+    """Where the configuration does not; of two operators neither."""
+    told = operator(system_account=SYSTEM.public, account_server_url="https://h/jwt")
+    o = options(f"operator: {told}")
+    assert o.operators.resolver == ResolverOptions(ResolverKind.URL, url="https://h/jwt/accounts/")
+    assert o.system_account == SYSTEM.public
+    o = options(f'operator: ["{told}", "{operator(OTHER)}"], resolver: MEM')
+    assert o.system_account == "$SYS"
+    assert o.warnings == ["Trusted Operators should utilize a System Account"]
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (f"operator: {TOKEN}", "operators require an account resolver to be configured"),
+        (
+            f'operator: ["{TOKEN}", "{operator(OTHER)}"]',
+            "operators require an account resolver to be configured",
+        ),
+        (f"operator: {TOKEN}", 'could not fetch <"/accounts/">: Get "/accounts/": unsupported'),
         (OPERATORS + ", accounts { A {} }", "operators do not allow Accounts to be configured"),
         (
             OPERATORS + ", authorization { users: [{user: u}] }",
@@ -108,9 +144,39 @@ def test_what_goes_with_operators_is_read() -> None:
             OPERATORS + ", resolver_pinned_accounts: x",
             'pinned account key "x" is not a valid public account nkey',
         ),
+        (OPERATORS + ", mappings { a: b }", "operators do not allow Accounts to be configured"),
+        (f"{OPERATORS}, system_account: X", "will only fetch valid account keys"),
+        (f"{OPERATORS}, system_account: {ACCOUNT}", "system account: account missing"),
+        (f"trusted: {OPERATOR}, system_account: X", "system account: account missing"),
+        (
+            f"operator: {operator(system_account=SYSTEM.public)}, resolver: MEM,"
+            f" system_account: {ACCOUNT}",
+            "system_account in config and operator JWT must be identical",
+        ),
+        (
+            f"operator: {operator(assert_server_version='2.99.0')}, resolver: MEM",
+            f"operator {SIGNER.public} expected minor version 99 > server minor version",
+        ),
+        (
+            f"operator: {operator(assert_server_version='x')}, resolver: MEM",
+            "expects version x got error instead: asserted server version must be of the form",
+        ),
+        (
+            f"operator: {operator(signing_keys=['x'])}, resolver: MEM",
+            'trusted Keys "x" are required to be a valid public operator nkey',
+        ),
+        (
+            f"operator: {TOKEN}, resolver: {{type: full, dir: d}}",
+            "using nats based account resolver - the system account needs to be specified in",
+        ),
+        (f"operator: {ACCOUNT_TOKEN}", "1:1: error parsing operator JWT: not operator claim"),
+        (f"{OPERATORS}, default_sentinel: x", "default sentinel JWT not valid"),
+        (f"{OPERATORS}, default_sentinel: {user()}", "default sentinel must be a bearer token"),
+        (f"resolver_preload {{ A: {BEARER} }}", "invalid account JWT"),
         ("default_sentinel: x", "default sentinel requires operators and accounts"),
         (
-            f"operator: {TOKEN}, resolver: 'URL(http://h/)', resolver_preload {{ A: {TOKEN} }}",
+            f"operator: {TOKEN}, resolver: 'URL(http://h/)',"
+            f" resolver_preload {{ A: {ACCOUNT_TOKEN} }}",
             "resolver preloads only available for writeable resolver types MEM/DIR/CACHE_DIR",
         ),
         ("resolver: {type: full, dir: d}", "Could not start resolver: no operator key found"),
@@ -149,7 +215,7 @@ def test_a_callout_is_read() -> None:
         ("operator", OPERATORS),
         ("trusted_keys", f"trusted: {OPERATOR}"),
         ("resolver", "resolver: MEM"),
-        ("default_sentinel", f"{OPERATORS}, default_sentinel: {TOKEN}"),
+        ("default_sentinel", f"{OPERATORS}, default_sentinel: {BEARER}"),
     ],
 )
 def test_each_part_is_refused_until_it_is_served(

@@ -10,10 +10,15 @@ from streamd.config import duration_values, grammar, reader
 from streamd.config.options import Options, ResponsePermission, finish
 from streamd.errors import ConfigError
 from streamd.store.blocks.record_format import SUBJECT_BYTES_MAX
+from streamd.tokens.jwt import encode
+from streamd.tokens.nkeys import KeyKind, KeyPair
 
 USER = "UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L"
 ACCOUNT_KEY = "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU"
 OPERATOR = "OCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYOCS"
+SIGNER = KeyPair(KeyKind.OPERATOR, bytes([1]) * 32)
+TOKEN = encode({"sub": SIGNER.public, "nats": {"type": "operator"}}, SIGNER, issued_s=1)
+ACCOUNT_TOKEN = encode({"sub": ACCOUNT_KEY, "nats": {"type": "account"}}, SIGNER, issued_s=1)
 CALLOUT = f"authorization {{ auth_callout {{ issuer: {ACCOUNT_KEY}, users: [u] }} }}"
 
 
@@ -164,10 +169,10 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
         ("ocsp { mode: always }", "1:1", "ocsp"),
         ("accounts { A {} }", "1:1", "accounts"),
         ("system_account: SYS", "1:1", "system_account"),
-        ("operator: eyJhbGciOiJ.e30.c2ln", "1:1", "operator"),
+        (f"operator: {TOKEN}", "1:1", "operator"),
         (f"trusted_keys: [{OPERATOR}]", "1:1", "trusted_keys"),
         ("resolver: MEMORY", "1:1", "resolver"),
-        ("resolver_preload { A: eyJ.e30.c2ln }", "1:1", "resolver_preload"),
+        (f"resolver_preload {{ A: {ACCOUNT_TOKEN} }}", "1:1", "resolver_preload"),
         ("mappings { a: b }", "1:1", "mappings"),
         ("ocsp: true", "1:1", "ocsp"),
         ("proxy_protocol: true", "1:1", "proxy_protocol"),
@@ -246,7 +251,7 @@ SYSTEM = "accounts { $SYS { users [{user: admin, password: b}] } }"
         (SYSTEM.replace("$SYS", "S"), False),
         (SYSTEM + ", system_account: S", False),
         (SYSTEM + ", authorization { timeout: 1 }", False),
-        (SYSTEM + ", operator: eyJhbGciOiJ.e30.c2ln", False),
+        (SYSTEM + f", operator: {TOKEN}", False),
         (SYSTEM[:-1] + ", A {} }", False),
     ],
 )
@@ -266,7 +271,7 @@ def test_users_of_the_system_account_alone_do_not_close_the_server(
         "no_sublist_cache: true",
         "no_sys_acc: true",
         "account_resolver: MEMORY",
-        "root_operators: eyJhbGciOiJ.e30.c2ln",
+        f"root_operators: {TOKEN}",
         CALLOUT.replace("auth_callout", "auth_hook"),
         "jetstream { limits { default_max_consumers: 5 } }",
         "cluster { tls { cert_file: c, key_file: k, first: true, cert_match_skip_invalid: true } }",
@@ -284,7 +289,7 @@ def test_keys_that_nats_server_knows_by_other_names_are_no_errors(text: str) -> 
         CALLOUT,
         f"accounts {{ A {{ users [{{nkey: {USER}}}] }} }}",
         "authorization { users [{user: u, allowed_connection_types: [mqtt_ws, MQTT]}] }",
-        "operator: eyJhbGciOiJ.e30.c2ln",
+        f"operator: {TOKEN}",
         f"trusted_keys: [{OPERATOR}]",
     ],
 )
@@ -543,3 +548,15 @@ def test_the_time_for_a_login_begins_behind_the_handshake() -> None:
     assert finish(options("port: 1")).auth_timeout_s == 2.0
     assert finish(options("tls { timeout: '500ms' }")).auth_timeout_s == 1.5
     assert finish(options("tls {}, authorization { timeout: 2 }")).auth_timeout_s == 2.0
+
+
+def test_an_empty_list_of_subjects_allows_all_and_says_so() -> None:
+    """As nats-server takes it; beside `allow_responses` it leaves the answers alone."""
+    text = "authorization {{ users [{{user: a, permissions {{ {} }}}}] }}"
+    for block in ("publish: []", "publish: {allow: []}"):
+        o = options(text.format(block))
+        assert o.users[0].permissions is not None
+        assert o.users[0].permissions.publish_allow is None
+        assert "an empty list allows every subject" in o.warnings[0]
+    o = options(text.format("publish: [], allow_responses: true"))
+    assert o.users[0].permissions is not None and o.users[0].permissions.publish_allow == []
