@@ -172,7 +172,6 @@ class Authenticator:
                 options.username, options.password, options.default_permissions
             )
         self._decoys = _decoys(user.password for user in self._users.values())
-        self._default_permissions = options.default_permissions
         self._no_auth_user = options.no_auth_user
         # Certificates say who a client is; with one user and its password that is asked for.
         self._mapped: CertificateUsers | None = None
@@ -266,8 +265,8 @@ class Authenticator:
         return identity if is_good else None
 
     def _identity(self, user: User) -> Identity:
-        permissions = user.permissions or self._default_permissions
-        return self._administrators.admit(Identity(user.name, user.account, permissions))
+        # Users who had none of their own have their block's by now; those of other accounts do not.
+        return self._administrators.admit(Identity(user.name, user.account, user.permissions))
 
 
 def _decoys(passwords: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import bcrypt
 import pytest
 
+from streamd.config import grammar, reader
 from streamd.config.operator_options import OperatorOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.config.tls_options import TlsOptions
@@ -66,13 +67,24 @@ def test_a_user_of_the_list_is_not_replaced_by_the_single_one() -> None:
     assert who(options, {"user": "u", "pass": "single"}) is None
 
 
-def test_default_permissions_are_for_users_that_have_none() -> None:
-    default, own = Permissions(publish_allow=[]), Permissions(publish_allow=[b"a"])
-    users = [User("a", "p", own), User("b", "p")]
-    auth = Authenticator(Options(users=users, default_permissions=default))
-    for name, permissions in (("a", own), ("b", default)):
+def test_default_permissions_are_for_users_of_their_block() -> None:
+    """The reader has given them to those who have none of their own: a user who still has none is
+    another account's, and not bound by them."""
+    text = """
+        authorization {
+          default_permissions { publish: d }
+          users [ {user: a, password: p, permissions { publish: a }}, {user: b, password: p} ]
+        }
+        accounts { A { users [ {user: c, password: p} ] } }
+    """
+    auth = Authenticator(reader.from_tree(grammar.parse(text)))
+    for name, allowed in (("a", [b"a"]), ("b", [b"d"]), ("c", None)):
         found = auth.judge({"user": name, "pass": "p"})
-        assert isinstance(found, Identity) and found.permissions is permissions
+        assert isinstance(found, Identity)
+        assert (found.permissions and found.permissions.publish_allow) == allowed
+    single = Options(username="u", password="p", default_permissions=Permissions([b"d"]))
+    found = Authenticator(single).judge({"user": "u", "pass": "p"})
+    assert isinstance(found, Identity) and found.permissions == single.default_permissions
 
 
 def test_a_secret_that_passed_is_not_tried_again_not_even_after_a_reload() -> None:
@@ -273,3 +285,12 @@ def test_one_user_has_its_password_asked_for_beside_a_certificate() -> None:
     auth = Authenticator(Options(username="u", password="p", tls=tls))
     assert auth.judge({}, _tls("CN=u", "u")) is None
     assert isinstance(auth.judge({"user": "u", "pass": "p"}, _tls("CN=x")), Identity)
+
+
+def test_a_user_with_a_key_has_no_name_and_no_password() -> None:
+    """It is not let in by what others would show: an empty name, or a token beside none."""
+    options = Options(users=[User("", nkey="U"), User("u", "p")])
+    auth = Authenticator(options)
+    for shown in ({"user": "U"}, {"auth_token": "t"}, {"pass": ""}, {"user": "", "pass": "p"}):
+        found = auth.judge(shown)
+        assert found is None or (isinstance(found, Check) and found.run() is None), shown
