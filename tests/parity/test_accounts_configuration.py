@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from streamd.cli.server import main
+from streamd.config import changes, reader
+from streamd.config.options import finish
+from streamd.errors import ConfigError
 from streamd.tokens.jwt import encode
 from streamd.tokens.nkeys import KeyKind, KeyPair
 from tests.parity.runner import peer_binary
@@ -458,3 +462,60 @@ def peer_start(file: Path) -> str | bool:
             os.kill(process.pid, 9)
         process.wait(10)
         process.stderr.close()
+
+
+# --- reload ---------------------------------------------------------------------------------------
+
+LOGIN = "authorization { users: [{user: a}] }"
+ASKING = f"authorization {{ users: [{{user: a}}], auth_callout {{ {CALLOUT} }} }}"
+RELOADS = [
+    ("port: -1", "accounts { A { users: [{user: a}] } }"),
+    ("accounts { A {} }", "accounts { A { limits { max_conn: 5 } }, B {} }"),
+    (LOGIN, user(f"nkey: {USER}")),
+    ("port: -1", "mappings { a: c }"),
+    (LOGIN, LOGIN + "\nno_auth_user: a"),
+    (LOGIN + "\nno_auth_user: a", LOGIN),
+    ("accounts { A {}, B {} }", "accounts { A {}, B {} }\nsystem_account: A"),
+    ("accounts { A {}, B {} }\nsystem_account: A", "accounts { A {}, B {} }\nsystem_account: B"),
+    ("port: -1", "no_system_account: true"),
+    (LOGIN, ASKING),
+    (ASKING, LOGIN),
+    (ASKING, ASKING.replace("[a] }", f"[a], xkey: {CURVE}, allowed_accounts: [A] }}")),
+    ("port: -1", f"trusted: {OPERATOR}"),
+    ("port: -1", "resolver: MEM"),
+    ("resolver: MEM", "port: -1"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), RELOADS)
+def test_a_reload_is_refused_in_the_same_words(old: str, new: str, tmp_path: Path) -> None:
+    """Accounts and their users reload; how a client is known does not."""
+    if "allowed_accounts" in new:
+        old, new = (f"{text}\naccounts {{ A {{}} }}" for text in (old, new))
+    file = tmp_path / "a.conf"
+    file.write_text(f"host: 127.0.0.1\nport: -1\n{old}\n")
+    before = finish(reader.load(str(file)))
+    process = subprocess.Popen(
+        [peer_binary(), "-c", str(file)], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stderr is not None
+    try:
+        assert any("Server is ready" in line for line in process.stderr)
+        file.write_text(f"host: 127.0.0.1\nport: -1\n{new}\n")
+        os.kill(process.pid, signal.SIGHUP)
+        told = next(
+            re.split(r"\[(?:ERR|INF)\] ", line.strip())[-1]
+            for line in process.stderr
+            if "Failed to reload" in line or "Reloaded server configuration" in line
+        )
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stderr.close()
+    refusal = re.fullmatch(r"Failed to reload server configuration: (.*)", told)
+    try:
+        changes.refuse_fixed(before, finish(reader.load(str(file))))
+    except ConfigError as err:
+        assert refusal is not None and str(err) == refusal[1]
+    else:
+        assert refusal is None, told
