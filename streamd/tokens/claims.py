@@ -148,7 +148,7 @@ class ImportClaims:
 
 @dataclass(frozen=True, slots=True)
 class MappingClaims:
-    """One destination of a mapped subject."""
+    """Destination of a mapped subject, perhaps among others."""
 
     subject: str
     weight: int = 0  # 0: all of it

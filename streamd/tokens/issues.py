@@ -21,7 +21,7 @@ DAY_S: Final = 24 * 3600
 
 
 class Issues:
-    """What is wrong with claims, in order."""
+    """Issues of one set of claims, in order."""
 
     __slots__ = ("_all", "errors")
 

@@ -6,7 +6,8 @@ seed, from which a key pair is made, has two prefix bytes, the bits of `S` and o
 hence 58 characters.
 
 Neither clock nor random source is used: entropy is an argument. All cryptography is that of the
-package `cryptography`; encryption with curve keys is in `xkeys.py`.
+package `cryptography`. It is loaded with the first signature, for that takes a tenth of a second: a
+configuration that only names keys needs none. Encryption with curve keys is in `xkeys.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ import binascii
 import re
 from enum import IntEnum
 from typing import Final
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from streamd.errors import TokenError
 
@@ -59,6 +57,8 @@ class KeyPair:
         if kind is KeyKind.CURVE:
             raise TokenError("nkeys: a curve key signs nothing")
         _check_size(entropy)
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self.kind = kind
         self._raw = entropy
         self._private = Ed25519PrivateKey.from_private_bytes(entropy)
@@ -134,6 +134,9 @@ def verify(public: str, content: bytes, signature: bytes) -> bool:
         return False
     if kind is KeyKind.CURVE or len(signature) != SIGNATURE_BYTES:
         return False
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         Ed25519PublicKey.from_public_bytes(raw).verify(signature, content)
     except (InvalidSignature, ValueError):

@@ -56,7 +56,7 @@ class LoginRefused(TokenError):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a client offers, and how it came."""
+    """Credentials of a client, and its way to the server."""
 
     token: str
     signature: str  # of CONNECT, as text
@@ -73,6 +73,7 @@ class Trust:
     keys: frozenset[str]
     strict_keys: frozenset[str] = frozenset()  # of operators whose accounts need signing keys
     pinned_accounts: frozenset[str] | None = None
+    strict_operators: frozenset[str] = frozenset()  # own keys of these, which sign no account
 
     @classmethod
     def of(
@@ -84,11 +85,12 @@ class Trust:
         """Return the trust in operators, and in further keys."""
         listed = list(operators)
         trusted = [key for operator in listed for key in operator.trusted_keys]
-        strict = (op.signing_keys for op in listed if op.is_signing_key_required)
+        strict = [operator for operator in listed if operator.is_signing_key_required]
         return cls(
             frozenset((*trusted, *keys)),
-            frozenset(key for keys_of_one in strict for key in keys_of_one),
+            frozenset(key for operator in strict for key in operator.signing_keys),
             pinned_accounts,
+            frozenset(operator.registered.subject for operator in strict),
         )
 
 
@@ -118,31 +120,42 @@ def judge_login(
     *,
     now_ns: int,
     zone: tzinfo = UTC,
+    default_sentinel: str = "",
 ) -> Grant:
     """Return what a login grants; raise LoginRefused if it grants nothing.
 
     `account_of` returns the claims of an account that is known; `zone` is the server's own, for
-    windows of time without a location.
+    windows of time without a location; `default_sentinel` see `read_user`.
     """
-    user = read_user(login, trust, now_ns=now_ns)
+    user = read_user(login, trust, now_ns=now_ns, default_sentinel=default_sentinel)
     account = account_of(user.account)
     if account is None:
         raise LoginRefused("Account JWT lookup error: account missing")
     return admit(user, login, account, trust, now_ns=now_ns, zone=zone)
 
 
-def read_user(login: Login, trust: Trust, *, now_ns: int) -> UserClaims:
-    """Return the claims of the user who logs in: its `account` is to be looked up."""
-    try:
-        user = decode_user(login.token)
-    except TokenError:
-        raise LoginRefused("Authentication requires a user JWT") from None
+def read_user(login: Login, trust: Trust, *, now_ns: int, default_sentinel: str = "") -> UserClaims:
+    """Return the claims of the user who logs in: its `account` is to be looked up.
+
+    `default_sentinel` is the token, of a bearer, of clients that show none, or none that can be
+    read: they go on to a service that decides on logins.
+    """
+    user = _decoded(login.token) or _decoded(default_sentinel)
+    if user is None:
+        raise LoginRefused("Authentication requires a user JWT")
     if issues := user_issues(user, now_ns // SECOND_NS):
         raise LoginRefused(f"User JWT no longer valid: {issues}")
     pinned = trust.pinned_accounts
     if pinned is not None and user.account not in pinned:
         raise LoginRefused(f"Account {user.account} not listed as operator pinned account")
     return user
+
+
+def _decoded(token: str) -> UserClaims | None:
+    try:
+        return decode_user(token)
+    except TokenError:
+        return None
 
 
 def user_issues(user: UserClaims, now_s: int) -> Issues:

@@ -212,6 +212,24 @@ def test_the_nonce_is_signed_by_the_user() -> None:
     assert _refusal(_login(user(), ACCOUNT)) == "Signature not verified"
 
 
+def test_a_default_sentinel_stands_in_for_a_token_that_cannot_be_read() -> None:
+    sentinel = user(key(KeyKind.USER, "sentinel"), bearer_token=True, name="sentinel")
+
+    def name_of(token: str, default_sentinel: str = sentinel) -> str:
+        login = _login(token, None)
+        known = _known().get
+        return judge_login(
+            login, TRUST, known, now_ns=NOW_NS, default_sentinel=default_sentinel
+        ).name
+
+    assert name_of("") == name_of("x") == name_of(account()) == "sentinel"
+    assert name_of(user(bearer_token=True)) == "u"
+    with pytest.raises(LoginRefused, match="claim is expired"):
+        name_of(user(exp=5))
+    with pytest.raises(LoginRefused, match="Authentication requires a user JWT"):
+        name_of("", "x")
+
+
 @pytest.mark.parametrize(
     ("sources", "address", "is_allowed"),
     [
