@@ -225,6 +225,13 @@ TOKEN_BYTES_MAX: Final = 1024 * 1024  # of a signed token, as nats-server's: acc
 TOKEN_DEPTH_MAX: Final = 64  # of objects and lists in its claims; known ones have eight
 TEMPLATE_SUBJECTS_MAX: Final = 4096  # that one entry of a scope becomes, its tags multiplied
 
+# --- account tokens -----------------------------------------------------------------------------
+
+CLAIMS_REQUESTS_MAX: Final = 1024  # of operators and servers, that wait; a disk write serves each
+CLAIMS_LOOKUPS_MAX: Final = 1024  # of accounts at other servers, at a time; each lasts two seconds
+CACHED_TOKENS: Final = 1000  # of accounts in a directory that caches them, as nats-server's
+ACCOUNTS_LOADED_WITH_ONE_MAX: Final = 64  # that an account imports of, and those that they do
+
 # --- links to other servers ---------------------------------------------------------------------
 
 PEER_BEAT_S: Final = 0.25  # so a node that hangs is noticed after a second
