@@ -223,6 +223,7 @@ PEER_RAFT_FRAME_BYTES: Final = 4 * 1024 * 1024  # of entries; then the next raft
 
 TOKEN_BYTES_MAX: Final = 1024 * 1024  # of a signed token, as nats-server's: accounts list a lot
 TOKEN_DEPTH_MAX: Final = 64  # of objects and lists in its claims; known ones have eight
+SHARED_SUBJECTS_MAX: Final = 1024  # exports of an account, and imports: each is compared with each
 TEMPLATE_SUBJECTS_MAX: Final = 4096  # that one entry of a scope becomes, its tags multiplied
 
 # --- account tokens -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from streamd import subject_mapping
 from streamd.errors import TokenError
+from streamd.limits import SHARED_SUBJECTS_MAX
 from streamd.tokens.claims import (
     ANY,
     NO_LIMIT,
@@ -32,6 +33,7 @@ from streamd.tokens.issues import (
     check_times,
     has_wildcards,
     is_contained,
+    is_contained_split,
     quoted,
 )
 from streamd.tokens.nkeys import KeyKind, is_valid_public
@@ -41,9 +43,17 @@ _RESPONSE_TYPES: Final = ("", "Singleton", "Stream", "Chunked")
 
 
 def check_account(account: AccountClaims, now_s: int) -> Issues:
-    """Return all that is wrong with the claims of an account, whoever signed them."""
+    """Return all that is wrong with the claims of an account, whoever signed them.
+
+    May take seconds with a token that lists as much as it can: not for the loop, if anybody may
+    have signed it.
+    """
     issues = Issues()
     check_times(account.registered, now_s, issues)
+    for name, listed in (("imports", account.imports), ("exports", account.exports)):
+        if len(listed) > SHARED_SUBJECTS_MAX:
+            issues.add(f"the account contains more than {SHARED_SUBJECTS_MAX} {name}")
+            return issues
     _check_imports(account.imports, account.registered.subject, issues)
     _check_exports(account.exports, issues)
     _check_tiers(account.limits, issues)
@@ -220,10 +230,16 @@ def _check_exports(exports: Iterable[ExportClaims | None], issues: Issues) -> No
 def _check_containment(kind: str, subjects: Sequence[str], issues: Issues) -> None:
     """Add each export that covers another one of its kind, with the first that it covers."""
     covered: dict[str, str] = {}
+    split = [subject.split(".") for subject in subjects]
+    patterns = [at for at, subject in enumerate(subjects) if has_wildcards(subject)]
+    seen: set[str] = set()
     for number, subject in enumerate(subjects):
-        for other_number, other in enumerate(subjects):
-            if number != other_number and is_contained(subject, other):
-                covered.setdefault(other, subject)
+        if subject in seen:  # without wildcards it covers nothing but itself
+            covered.setdefault(subject, subject)
+        seen.add(subject)
+        for at in patterns:
+            if at != number and is_contained_split(split[number], split[at]):
+                covered.setdefault(subjects[at], subject)
     for other, subject in covered.items():
         issues.add(f"{kind} export subject {quoted(other)} already exports {quoted(subject)}")
 

@@ -152,15 +152,16 @@ def has_wildcards(subject: str) -> bool:
 
 def is_contained(subject: str, other: str) -> bool:
     """Return True if `other`, as a pattern, covers `subject`, a pattern too."""
-    mine, theirs = subject.split("."), other.split(".")
+    return is_contained_split(subject.split("."), other.split("."))
+
+
+def is_contained_split(mine: list[str], theirs: list[str]) -> bool:
+    """`is_contained` on subjects that are split into tokens already."""
     if len(mine) < len(theirs) or (len(mine) > len(theirs) and theirs[-1] != ">"):
         return False
-    last = len(theirs) - 1
     for position, token in enumerate(theirs):
-        if token == ">" and position == last:
-            return True
-        if token not in ("*", mine[position]):
-            return False
+        if token != mine[position] and token != "*":
+            return token == ">" and position == len(theirs) - 1
     return True
 
 

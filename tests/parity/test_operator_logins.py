@@ -336,6 +336,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "covered export": {
         "exports": [{"subject": each, "type": "service"} for each in ("s.>", "s.a")]
     },
+    "the same export twice": {"exports": [{"subject": "s", "type": "service"}] * 2},
     "the same as stream and service": {
         "exports": [{"subject": "s", "type": each} for each in ("service", "stream")]
     },

@@ -198,14 +198,14 @@ class ClaimsRequests:
 
     async def _update_stored(self, subject: bytes, reply: bytes, payload: bytes) -> None:
         """Store a token, of any account; use it if the account is loaded."""
+        token, directory = payload.decode("latin-1"), self._directory
+        assert directory is not None
         try:
-            claims = decode_account(payload.decode("latin-1"))
+            claims, problem = await directory.run(lambda: self._checked(token))
         except TokenError as err:
             self._refuse(reply, "n/a", f"jwt update resulted in error - {err}")
             return
         account = claims.registered.subject
-        errors = check_account(claims, self._now_ns() // SECOND_NS).errors
-        problem = f"validation errors: {joined(errors)}" if errors else mapping_problem(claims)
         if problem:
             self._refuse(reply, account, f"jwt validation failed - {problem}")
             return
@@ -218,13 +218,21 @@ class ClaimsRequests:
             self._refuse(reply, account, f"{failed} - {text}")
         else:
             try:
-                await self._resolver.store(account, payload.decode("latin-1"))
+                await directory.store(account, token)
             except TokenError as err:
                 self._refuse(reply, account, f"{failed} - {err}")
                 return
             with suppress(TokenError):  # of an operator who is not trusted: stored, and not used
-                self._loader.update(account, payload.decode("latin-1"))
+                self._loader.update(account, token)
             self._accept(reply, account, "jwt updated")
+
+    def _checked(self, token: str) -> tuple[AccountClaims, str]:
+        """Return the claims of a token, and what is wrong with them. Takes its time."""
+        claims = decode_account(token)
+        errors = check_account(claims, self._now_ns() // SECOND_NS).errors
+        if errors:
+            return claims, f"validation errors: {joined(errors)}"
+        return claims, mapping_problem(claims)
 
     async def _update_cached(self, subject: bytes, reply: bytes, payload: bytes) -> None:
         """Use a newer token of an account that is loaded here, and keep it."""

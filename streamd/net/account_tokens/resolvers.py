@@ -195,10 +195,10 @@ class DirectoryResolver:
         self._thread = ThreadPoolExecutor(1, "account-tokens")
 
     async def start(self) -> None:
-        await self._run(self._open)
+        await self.run(self._open)
 
     async def fetch(self, account: str) -> str | None:
-        token = await self._run(lambda: self._directory.load(account))
+        token = await self.run(lambda: self._directory.load(account))
         if token is not None or not is_valid_public(KeyKind.ACCOUNT, account):
             return token
         found = await self._look_up(account)
@@ -208,27 +208,27 @@ class DirectoryResolver:
         return found
 
     async def store(self, account: str, token: str) -> None:
-        await self._run(lambda: self._directory.save(account, token))
+        await self.run(lambda: self._directory.save(account, token))
 
     async def merge(self, account: str, token: str) -> bool:
         """Keep a token of another server if it is newer; return True if so."""
-        return await self._run(lambda: self._directory.save_if_newer(account, token))
+        return await self.run(lambda: self._directory.save_if_newer(account, token))
 
     async def list(self) -> list[str]:
-        return await self._run(self._directory.names)
+        return await self.run(self._directory.names)
 
     async def delete(self, account: str) -> None:
         if not self.is_deletable:
             raise TokenError("delete must be enabled in server config")
-        await self._run(lambda: self._directory.delete(account))
+        await self.run(lambda: self._directory.delete(account))
 
     async def digest(self) -> bytes:
         """Return the digest of all tokens, which servers compare."""
-        return await self._run(self._directory.digest)
+        return await self.run(self._directory.digest)
 
     async def token_here(self, account: str) -> str | None:
         """Return the token of an account without asking other servers."""
-        return await self._run(lambda: self._directory.load(account))
+        return await self.run(lambda: self._directory.load(account))
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False)
@@ -240,7 +240,8 @@ class DirectoryResolver:
             if account not in known:
                 self._directory.save(account, token)
 
-    async def _run(self, job: Callable[[], _T]) -> _T:
+    async def run(self, job: Callable[[], _T]) -> _T:
+        """Return what `job` does, in the thread of files: it may block, or take its time."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, job)
         except OSError as err:

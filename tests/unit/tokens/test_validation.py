@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 
 from streamd.durations import SECOND_NS
 from streamd.errors import TokenError
-from streamd.limits import TEMPLATE_SUBJECTS_MAX
+from streamd.limits import SHARED_SUBJECTS_MAX, TEMPLATE_SUBJECTS_MAX
+from streamd.tokens.account_validation import check_account
 from streamd.tokens.claims import (
     AccountClaims,
     OperatorClaims,
@@ -309,6 +311,19 @@ def test_a_grant_ends_with_the_token_or_the_window() -> None:
             replace(login, token=token), TRUST, _known().get, now_ns=(day + 7200) * SECOND_NS
         )
         assert grant.expires_ns == (day + end * 3600) * SECOND_NS
+
+
+def test_an_account_lists_so_many_subjects() -> None:
+    """Patterns that all cover each other are compared in seconds at most; more are refused."""
+    patterns = [f"{'*.' * (number % 8)}a{number}.>" for number in range(SHARED_SUBJECTS_MAX)]
+    exports = [{"subject": each, "type": "stream"} for each in patterns]
+    began = time.process_time()
+    assert not check_account(decode_account(account(exports=exports)), NOW_S)
+    assert time.process_time() - began < 30
+    for name in ("exports", "imports"):
+        token = account(**{name: [{"subject": "a", "type": "stream"}] * (SHARED_SUBJECTS_MAX + 1)})
+        errors = check_account(decode_account(token), NOW_S).errors
+        assert errors == [f"the account contains more than {SHARED_SUBJECTS_MAX} {name}"]
 
 
 def test_tags_multiply_up_to_a_limit() -> None:
