@@ -18,7 +18,7 @@ from streamd.config.account_options import (
 )
 from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.accounts.service_imports import Facilities, ServiceImports, ServiceImportSpec
-from streamd.net.accounts.service_responses import CallLater, ServiceResponses
+from streamd.net.accounts.service_responses import CallLater, ServiceResponses, TimerHandle
 from streamd.net.accounts.stream_imports import StreamImports, StreamImportSpec
 from streamd.net.pubsub.joined_streams import ImportingStreams
 from streamd.net.pubsub.message_router import MessageRouter
@@ -29,6 +29,7 @@ from streamd.subject_mapping import (
     reversed_import,
 )
 
+_LOOK_EVERY_S: Final = 3600.0  # a clock that is set meanwhile is noticed by then
 _CONNZ: Final = "$SYS.REQ.ACCOUNT.{}.CONNZ"
 _STATZ: Final = "$SYS.REQ.ACCOUNT.{}.STATZ"
 _INFO: Final = "$SYS.REQ.USER.{}.INFO"
@@ -95,9 +96,11 @@ class AccountLinks:
         self._system_account = system_account
         self._facilities = Facilities(server, wall_ns, random_below)
         self._monotonic_ns = monotonic_ns
-        self._call_later = call_later
         self._has_system_services = has_system_services
+        self._call_later = call_later
         self._linked: dict[str, _Linked] = {}
+        self._accounts: Mapping[str, Linkable] = {}
+        self._expiry: TimerHandle | None = None  # of the import that expires first
 
     def apply(self, accounts: Mapping[str, Linkable]) -> list[str]:
         """Link the accounts as their options say now, and no others.
@@ -105,6 +108,7 @@ class AccountLinks:
         Returns a text for each import that can't be: of an account that is missing or does not
         export it.
         """
+        self._accounts = accounts
         self._keep(accounts)
         refused: list[str] = []
         capturing: dict[MessageRouter, list[ImportingStreams]] = {}
@@ -122,7 +126,28 @@ class AccountLinks:
                 capturing.setdefault(exporter, []).extend(sources)
         for account in accounts.values():
             account.router.set_importing(capturing.get(account.router, ()))
+        self._await_expiry()
         return refused
+
+    def _await_expiry(self) -> None:
+        """Apply the options again when the next import expires."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        now_ns = self._facilities.wall_ns()
+        times = [
+            each.expires_ns
+            for account in self._accounts.values()
+            for each in account.options.imports
+            if each.expires_ns > now_ns
+        ]
+        if times:
+            wait_s = min((min(times) - now_ns) / 1e9, _LOOK_EVERY_S)
+            self._expiry = self._call_later(wait_s, self._on_expiry)
+
+    def _on_expiry(self) -> None:
+        self._expiry = None
+        self.apply(self._accounts)
 
     def responses(self, account: str) -> ServiceResponses:
         """Return the table of the responses of an account's services."""
@@ -204,13 +229,15 @@ class AccountLinks:
 def find_export(
     exports: Iterable[ExportOptions], wanted: ImportOptions, importer: str
 ) -> ExportOptions | None:
-    """Return the export that allows an account an import; None: there is none.
+    """Return the export that allows an account an import, if there are several the one of just
+    this subject, or the first; None: there is none.
 
     An import may be narrower than the export, not wider. Where the export names the position of a
-    token, that token of the import has to be the importer's name.
+    token, that token of the import has to be the importer's name. Activations were looked at where
+    the import's options were made from claims (`tokens/account_claims.py`).
     """
     subject = wanted.subject.encode()
-    for export in exports:
+    for export in sorted(exports, key=lambda each: each.subject != wanted.subject):
         if export.is_service != wanted.is_service:
             continue
         if not subjects.is_subset(subject, export.subject.encode()):

@@ -23,12 +23,12 @@ from streamd.limits import SERVICE_RESPONSES_MAX
 from streamd.net.accounts.request_info import Requester
 from streamd.net.accounts.request_origin import RequestOrigin
 from streamd.net.pubsub.delivery_sinks import InboxSink
+from streamd.net.pubsub.fanout import SERVICE_REPLIES
 from streamd.net.pubsub.interest import Delivery
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.subjects import is_literal, matches
 
-PREFIX: Final = b"_R_."
 ACK_PREFIX: Final = b"$JS.ACK."
 DEFAULT_THRESHOLD_NS: Final = 120 * 1_000_000_000
 _BASE62: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -105,7 +105,7 @@ class ServiceResponses:
         self._monotonic_ns = monotonic_ns
         self._call_later = call_later
         self._max = responses_max
-        self._prefix = PREFIX + random_token(6) + b"."
+        self._prefix = SERVICE_REPLIES + random_token(6) + b"."
         self._expected: dict[bytes, Expected] = {}
         self._deadlines: list[tuple[int, bytes]] = []
         self._timer: TimerHandle | None = None
@@ -180,10 +180,10 @@ class ServiceResponses:
 
     def _on_response(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Requester | None
-    ) -> bool:
+    ) -> None:
         expected = self._expected.get(subject)
         if expected is None:
-            return False
+            return  # too late; nobody is told, as by nats-server
         # Before it is delivered: the client may unsubscribe at once.
         self._answered(expected, is_last=not payload and not headers, responder=conn)
         requester = expected.requester
@@ -192,7 +192,6 @@ class ServiceResponses:
             reply = requester.expect(self, reply, threshold_ns=expected.threshold_ns)
         origin = RequestOrigin(conn, "", is_response=True)
         requester.router.publish_imported(origin, expected.reply, reply, headers, payload)
-        return True
 
     def _relay(self, to: bytes, batch: list[Delivery]) -> None:
         """Pass on a consumer's messages: the client gets them under their own subjects."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Protocol
+from typing import Final, Protocol
 
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
 from streamd.machine.commands import PublishOutcome
@@ -22,6 +22,8 @@ from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import Route, RouteTable
 from streamd.net.pubsub.sublist import Receiver, Subscription
 
+SERVICE_REPLIES: Final = b"_R_."
+"""Reply subjects of requests that came from another account begin so; no client may use them."""
 _DICE_MASK = (1 << 64) - 1
 
 
@@ -213,7 +215,7 @@ class FanOut:
         payload: bytes,
     ) -> int:
         """Deliver to a client of another account, which imports the subject under its own name."""
-        if self.imported is not None:
+        if self.imported is not None or reply.startswith(SERVICE_REPLIES):
             return 0  # a request or response between two accounts is not passed on to a third one
         assert sub.rename is not None and sub.parent is not None, sub.pattern
         local = sub.rename(subject)

@@ -24,7 +24,7 @@ from streamd.limits import STALL_S
 from streamd.machine.message_headers import TRACE_ONLY, are_stored_as_sent, is_trace_only
 from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAcks, NamedStreams
 from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink
-from streamd.net.pubsub.fanout import FanOut, Publisher
+from streamd.net.pubsub.fanout import SERVICE_REPLIES, FanOut, Publisher
 from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent, refuse_fast
 from streamd.net.pubsub.joined_streams import ImportingStreams, JoinedStreams
 from streamd.net.pubsub.output_queue import OutputQueue
@@ -38,7 +38,7 @@ from streamd.types import Msg
 if TYPE_CHECKING:  # a server without streams does not load that room
     from streamd.node.ports import DeliverSink, PublishSink
 
-RESERVED_REPLIES: Final = (b"$JS.ACK.", b"_R_.", b"_GR_.", b"$GR.")
+RESERVED_REPLIES: Final = (b"$JS.ACK.", SERVICE_REPLIES, b"_GR_.", b"$GR.")
 """A client must not have others answer to these: it would forge acks or service replies."""
 
 _OWN_PREFIX: Final = b"$JS."
@@ -361,8 +361,14 @@ class MessageRouter:
         route = self._find(subject)
         self._ingest_of_server(route.streams, subject, reply, headers, payload)
         if route.plain or route.queues or route.remote:
-            self.fanout.route_one(None, route, subject, reply, headers, payload)
-            self.fanout.flush_if_idle()
+            fanout = self.fanout
+            # It may come out of a request of another account; it is this account's own.
+            before, fanout.imported = fanout.imported, None
+            try:
+                fanout.route_one(None, route, subject, reply, headers, payload)
+            finally:
+                fanout.imported = before
+            fanout.flush_if_idle()
 
     # --- from other accounts ----------------------------------------------------------------------
 

@@ -126,6 +126,18 @@ def test_a_request_is_taken_at_one_node_alone() -> None:
     assert len(replies) == 1  # each responder got the request once, under one reply subject
 
 
+def test_a_request_is_no_message_of_an_imported_stream_at_another_node() -> None:
+    cluster = Cluster(
+        account("A", service("q.x"), stream("q.>")),
+        account("B", asks("A", "q.x", "lq"), takes("A", "q.>")),
+    )
+    importer = cluster.client("B", "b", b"q.>")
+    responder = cluster.client("A", "b", b"q.x")
+    cluster.client("B", "a", b"in.*").send(pub(b"lq", b"", b"in.1"))
+    cluster.settle()
+    assert importer.take() == b"" and request_of(responder)[0] == b"q.x"
+
+
 def test_a_stream_of_the_importer_captures_once() -> None:
     stored = {node: Stream("S", ["s.>"]) for node in "abc"}
     nodes = {"B": {node: Node(stored[node]) for node in "abc"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,6 +266,24 @@ def test_requests_are_no_messages_of_a_stream_that_others_import() -> None:
     assert b.take() == msg(b"s.q.x", b"2", b"3")
 
 
+def test_events_that_follow_from_a_request_are_messages_of_the_exporter() -> None:
+    bed = AccountBed(
+        account("A", service("q"), stream("event.>")),
+        account("B", asks("A", "q")),
+        account("C", takes("A", "event.>")),
+    )
+    router = bed["A"].router
+
+    def answer(_subject: bytes, reply: bytes, *_: object) -> None:
+        router.publish(b"event.1", b"", b"", b"e")
+        router.publish(reply, b"", b"", b"r")
+
+    router.subscriptions.subscribe_internal(b"q", answer)
+    b, c = bed["B"].client(b"in.*"), bed["C"].client(b"event.*")
+    assert b.send(pub(b"q", b"", b"in.1")) == msg(b"in.1", b"1", b"r")
+    assert c.take() == msg(b"event.1", b"1", b"e")
+
+
 def test_a_stream_of_the_exporter_takes_requests_and_answers_them() -> None:
     bed = bed_of()
     store = Stream("S", ["q.*"])
@@ -351,6 +370,26 @@ def test_only_what_is_exported_to_an_account(export: Any, subject: str, is_allow
     if not is_allowed:
         text = f'account "B" may not import service "{subject}" of account "A"'
         assert bed.refused == [text]
+
+
+def test_an_import_ends_when_its_activation_expires() -> None:
+    start_ns = 1_700_000_000_000_000_000  # of the bed's clock
+    short, long = asks("A", "q"), replace(asks("A", "r"), expires_ns=start_ns + 9_000_000_000_000)
+    short = replace(short, expires_ns=start_ns + 5_000_000_000)
+    gone = replace(asks("A", "s"), expires_ns=start_ns)
+    bed = AccountBed(
+        account("A", service("q"), service("r"), service("s")), account("B", short, long, gone)
+    )
+    a, b = bed["A"].client(b"*"), bed["B"].client(b"in.*")
+    assert b.send(pub(b"q", b"", b"in.1") + pub(b"r", b"", b"in.1")) == b""
+    assert b"503" in b.send(pub(b"s", b"", b"in.1"))
+    bed.clock.advance(5)
+    assert b"503" in b.send(pub(b"q", b"", b"in.1"))
+    assert b.send(pub(b"r", b"", b"in.1")) == b"" and a.take()
+    bed.clock.advance(8996)
+    bed["A"].client(b"*")
+    b = bed["B"].client(b"in.*")  # the others answered no pings meanwhile
+    assert b"503" in b.send(pub(b"r", b"", b"in.1"))
 
 
 def test_every_account_asks_the_system_account_about_itself() -> None:
