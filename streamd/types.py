@@ -13,8 +13,18 @@ Document: TypeAlias = dict[str, Any]
 """A JSON object of the API or a monitoring page, decoded or to be encoded."""
 
 META_UID: Uid = 0
-ACCOUNT = "$G"  # the one account there is; nats-server's name for it
-SYSTEM_ACCOUNT = "$SYS"
+ACCOUNT = "$G"  # the account of clients and streams for which none is configured
+SYSTEM_ACCOUNT = "$SYS"  # unless `system_account` names another
+
+StreamKey: TypeAlias = tuple[str, str]
+"""(account, stream name): a name is unique in its account."""
+
+
+def stream_label(key: StreamKey) -> str:
+    """Return a stream as people are told of it: its name, with the account unless that is `$G`."""
+    account, name = key
+    return name if account == ACCOUNT else f"{account}/{name}"
+
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # bytes to be written somewhere
 Msg: TypeAlias = tuple[bytes, bytes, bytes]

@@ -156,7 +156,7 @@ class StoreDir:
         """As `streams`, by a log that is open already; reads once. `tolerate_damage`: where the
         meta group can't be read, those that have a snapshot of their own."""
         try:
-            assets = list(self.meta(log).streams_by_name.values())
+            assets = list(self.meta(log).streams_by_key.values())
         except CorruptionError:
             if not tolerate_damage:
                 raise

@@ -17,12 +17,9 @@ def info(request: Request) -> None:
             context, lambda usage: request.guard(_answer, request, usage)
         )
         return
-    node = context.node
-    usage = {
-        "memory": node.memory_bytes(),
-        "storage": node.storage_bytes(),
-        "consumers": sum(len(handle.machine.consumers) for handle in node.streams()),
-    }
+    memory, storage = context.node.used_bytes(context.account)
+    consumers = sum(len(handle.machine.consumers) for handle in context.streams.streams())
+    usage = {"memory": memory, "storage": storage, "consumers": consumers}
     _answer(request, usage)
 
 
@@ -53,7 +50,7 @@ def _answer(request: Request, usage: Document) -> None:
             "storage": usage["storage"],
             "reserved_memory": reserved_memory,
             "reserved_storage": reserved_storage,
-            "streams": len(context.node.streams()),
+            "streams": len(context.streams.streams()),
             "consumers": usage["consumers"],
             "limits": account_limits,
             "api": {"level": limits.API_LEVEL, "total": counts.total, "errors": counts.errors},

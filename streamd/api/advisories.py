@@ -17,7 +17,7 @@ from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.remote_client import ClientFacts
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.subject_mapping import SubjectTransform
-from streamd.types import ACCOUNT, META_UID, Document, Uid
+from streamd.types import META_UID, Document, Uid
 
 _PREFIX: Final = "$JS.EVENT.ADVISORY."
 _TYPE: Final = "io.nats.jetstream.advisory.v1."
@@ -60,10 +60,13 @@ class ApiClient(ClientFacts, Protocol):
 
 
 class Advisories:
-    """Makes advisories and publishes them from the server itself."""
+    """Makes the advisories of one account and publishes them there, from the server itself."""
 
-    def __init__(self, node: NodeHandle, wires: Wires, clock: Clock, domain: str) -> None:
+    def __init__(
+        self, node: NodeHandle, account: str, wires: Wires, clock: Clock, domain: str
+    ) -> None:
         self._node = node
+        self._account = account
         self._wires = wires
         self._clock = clock
         self._domain = domain
@@ -157,7 +160,7 @@ class Advisories:
         subject, type_name, wanted = _CONSUMER_EVENTS[kind]
         body = {"stream": stream, "consumer": fields["consumer"]}
         if "group" in wanted:
-            body = {"account": ACCOUNT} | body
+            body = {"account": self._account} | body
         body |= {field: fields[field] for field in wanted if fields.get(field, "") != ""}
         self._publish(f"{subject}.{stream}.{fields['consumer']}", type_name, body)
 
@@ -240,12 +243,12 @@ class Advisories:
         server = getattr(client, "server", node.server_name)  # another node's, if it says so
         place = {"server": server} | ({"cluster": node.cluster_name} if node.is_clustered else {})
         if client is None:
-            return {"acc": ACCOUNT} | place | {"kind": "Client"}
+            return {"acc": self._account} | place | {"kind": "Client"}
         shown: Document = {
             "start": times.format_ns(client.start_ns),
             "host": client.ip,
             "id": client.cid,
-            "acc": ACCOUNT,
+            "acc": self._account,
         }
         for field, value in (
             ("user", client.user),

@@ -38,8 +38,8 @@ def create_stream(request: Request, config: StreamConfig) -> None:
     context = request.context
     meta = context.node.meta
     name = config["name"]
-    is_new = name not in meta.streams_by_name
-    if is_new and meta.overlaps(name, config):
+    is_new = context.asset(name) is None
+    if is_new and meta.overlaps(config):
         raise errors.STREAM_SUBJECT_OVERLAP()  # rather than that nobody would take it
     peers: list[NodeId] = []
     try:
@@ -194,8 +194,7 @@ def gather_infos(
 
 def matching(context: ApiContext, subject: str) -> list[StreamAsset]:
     """Return all streams by name, or those that capture a subject that `subject` matches."""
-    by_name = context.node.meta.streams_by_name
-    assets = [by_name[name] for name in sorted(by_name)]
+    assets = context.node.meta.streams_of(context.account)
     if not subject:
         return assets
     pattern = subject.encode()
@@ -235,7 +234,7 @@ def _what_is_missing(context: ApiContext, assets: list[StreamAsset]) -> Document
 
 def _why_offline(context: ApiContext, asset: StreamAsset) -> str:
     node = context.node
-    reason = node.failed.get(asset.name, "")
+    reason = node.failed.get(asset.key, "")
     if reason:
         return reason
     if not context.is_clustered:
@@ -250,7 +249,7 @@ def _why_offline(context: ApiContext, asset: StreamAsset) -> str:
 
 def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None:
     """Add up what all nodes that can be reached hold: memory, storage, consumers."""
-    total = _own_usage(context)
+    total = _own_usage(context.node, context.account)
     peers = context.node.peers
     others = peers.nodes() if peers is not None else []
     if not others or peers is None:
@@ -268,15 +267,15 @@ def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None
             done(total)
 
     for node_id in others:
-        peers.call(node_id, "api.usage", [], answered, limits.API_CALL_MS)
+        peers.call(node_id, "api.usage", [context.account], answered, limits.API_CALL_MS)
 
 
-def _own_usage(context: ApiContext) -> Document:
-    node = context.node
-    led = (led_stream(context.node, uid) for uid in list(node.meta.streams_by_uid))
+def _own_usage(node: NodeHandle, account: str) -> Document:
+    led = (led_stream(node, asset.uid) for asset in node.meta.streams_of(account))
+    memory, storage = node.used_bytes(account)
     return {
-        "memory": node.memory_bytes(),
-        "storage": node.storage_bytes(),
+        "memory": memory,
+        "storage": storage,
         "consumers": sum(len(handle.machine.consumers) for handle in led if handle is not None),
     }
 
@@ -285,7 +284,7 @@ def reserved_bytes(context: ApiContext, storage: str) -> int:
     """Return what all replicas of streams of this kind have set aside by their `max_bytes`."""
     return sum(
         max(0, asset.config["max_bytes"]) * max(1, len(asset.peers))
-        for asset in context.node.meta.streams_by_uid.values()
+        for asset in context.node.meta.streams_of(context.account)
         if asset.config["storage"] == storage
     )
 
@@ -344,7 +343,7 @@ def remove_server(request: Request) -> None:
     node, cluster = context.node, _cluster(context)
     group = node.group_info(META_UID) or {}
     now_ms = context.clock.monotonic_ms()
-    if now_ms < context.removing_until_ms or group.get("is_changing"):
+    if now_ms < context.server.removing_until_ms or group.get("is_changing"):
         raise errors.CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT()
     names = _servers(node)
     peer_id, name = wanted.get("peer_id", ""), wanted.get("peer", "")
@@ -361,14 +360,14 @@ def remove_server(request: Request) -> None:
     server_id = cluster.facts.get(name, {}).get("server_id", "")
 
     def removed(outcome: object) -> None:
-        context.removing_until_ms = 0
+        context.server.removing_until_ms = 0
         if isinstance(outcome, JsError):
             request.refuse(outcome)
             return
         request.answer({"success": True})
         context.advisories.server_removed(name, server_id)
 
-    context.removing_until_ms = now_ms + limits.API_CONFIGURED_MS
+    context.server.removing_until_ms = now_ms + limits.API_CONFIGURED_MS
     node.propose_meta([commands.REMOVE_SERVER, context.clock.now_ns(), name], removed)
 
 
@@ -459,22 +458,30 @@ def _cluster(context: ApiContext) -> placement.ClusterView:
 # --- what other nodes ask -----------------------------------------------------------------------
 
 
-def serve_call(context: ApiContext, method: str, args: Any, answer: Answer) -> None:
-    """Answer a call `api.*` of another node."""
+def serve_call(
+    node: NodeHandle,
+    context_of: Callable[[str], ApiContext],
+    method: str,
+    args: Any,
+    answer: Answer,
+) -> None:
+    """Answer a call `api.*` of another node. `context_of`: of an account."""
     if method == "api.stream_infos":
         uids, is_listed = args
-        handles = [led_stream(context.node, uid) for uid in uids]
+        handles = [led_stream(node, uid) for uid in uids]
         answer(
             [
-                infos.stream_info(context, handle, is_listed=is_listed) if handle else None
+                infos.stream_info(context_of(handle.account), handle, is_listed=is_listed)
+                if handle
+                else None
                 for handle in handles
             ]
         )
     elif method == "api.offenders":
         uid, consumer_limits = args
-        led = led_stream(context.node, uid)
+        led = led_stream(node, uid)
         answer(errors.CLUSTER_NOT_AVAIL() if led is None else limit_offenders(led, consumer_limits))
     elif method == "api.usage":
-        answer(_own_usage(context))
+        answer(_own_usage(node, *args))
     else:
         answer(errors.BAD_REQUEST())

@@ -85,7 +85,7 @@ def replica_rows(facts: GroupInfo) -> list[Document]:
 def led_stream(node: NodeHandle, uid: Uid) -> StreamHandle | None:
     """Return the stream `uid` if this node leads it and may answer for it."""
     asset = node.meta.streams_by_uid.get(uid)
-    handle = node.stream(asset.name) if asset is not None else None
+    handle = node.account(asset.account).stream(asset.name) if asset is not None else None
     if handle is None or handle.uid != uid or not handle.is_local:
         return None
     return handle

@@ -240,7 +240,7 @@ def unpin(request: Request) -> None:
 
 def reset(request: Request) -> None:
     """`CONSUMER.RESET.<stream>.<consumer>`: deliver again from a seq, or from the ack floor."""
-    handle = request.context.node.stream(request.names[0])
+    handle = request.context.streams.stream(request.names[0])
     if handle is not None and request.context.is_clustered and not handle.is_local:
         raise errors.Unserved()
     consumer = handle.machine.consumers.get(request.names[1]) if handle is not None else None
@@ -268,7 +268,7 @@ def _decode_plainly(request: Request, shape: Shape) -> Document:
 
 def next_msgs(request: Request) -> None:
     """`CONSUMER.MSG.NEXT.<stream>.<consumer>`: a pull; the consumer answers with messages."""
-    handle = request.context.node.stream(request.names[0])
+    handle = request.context.streams.stream(request.names[0])
     if handle is None or not handle.pull(
         request.names[1], request.reply, request.headers, request.payload
     ):

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from streamd import errors, limits
 from streamd.api.remote_client import RemoteClient, facts_of
-from streamd.api.request import HERE, META, REPLICA, ApiContext, Request
+from streamd.api.request import HERE, META, REPLICA, Request, ServerContext
 from streamd.errors import JsError
 from streamd.types import Index, NodeId
 
@@ -26,16 +26,23 @@ class CallLater(Protocol):
     def __call__(self, delay: float, callback: Callable[..., object], *args: object) -> object: ...
 
 
+PublishAnswer = Callable[[str, bytes, bytes, bytes], None]
+"""(account, reply, headers, payload)"""
+
+
 class Forwarding:
     """Finds who serves a request. `serve` is called for what this node serves itself."""
 
     def __init__(
         self,
-        context: ApiContext,
+        server: ServerContext,
         serve: Callable[[Request], None],
         call_later: CallLater,
+        publish: PublishAnswer,
     ) -> None:
-        self._context = context
+        """`publish` sends an answer in an account's subject space."""
+        self._server = server
+        self._publish = publish
         self._serve = serve
         self._call_later = call_later
         self._parked: list[Request] = []  # oldest first
@@ -45,13 +52,13 @@ class Forwarding:
         self._lists_served = 0  # and not answered yet, or only just now
         self._passed_on = 0  # to other nodes, which have not answered
         self._changes = 0  # served here, and not answered
-        context.node.watch_leaders(self._on_leaders)
-        context.node.wait_for_requests(self._has_any)
+        server.node.watch_leaders(self._on_leaders)
+        server.node.wait_for_requests(self._has_any)
 
     def route(self, request: Request) -> None:
         """Serve `request` here, or pass it on, or keep it for a while."""
         target = self._target(request)
-        if target == self._context.node.server_name:
+        if target == self._server.node.server_name:
             self._serve_here(request)
         elif self._give_back(request):
             return
@@ -61,14 +68,14 @@ class Forwarding:
     def _give_back(self, request: Request) -> bool:
         """This node stops, and another must serve the request. Who passed it on sees to that: it
         would hear from this one only that the link broke, and not what became of it."""
-        if not (self._context.node.is_stopping and request.may_go_back):
+        if not (self._server.node.is_stopping and request.may_go_back):
             return False
         request.finish(is_answered=False)
         return True
 
     def _serve_here(self, request: Request) -> None:
         if self._is_early(request):
-            request.parked_until_ms = self._context.clock.monotonic_ms() + limits.API_RETRY_MS
+            request.parked_until_ms = self._server.clock.monotonic_ms() + limits.API_RETRY_MS
             self._call_later(limits.API_EARLY_S, self._serve_here, request)
             return
         endpoint = request.endpoint
@@ -91,7 +98,7 @@ class Forwarding:
             and not request.endpoint.is_json
             and bool(request.reply)
             and not request.parked_until_ms
-            and not self._context.wires.has_interest(request.reply)
+            and not request.context.wires.has_interest(request.reply)
         )
 
     def _answered(self, on_done: Callable[[bool], None] | None, is_answered: bool) -> None:
@@ -103,7 +110,7 @@ class Forwarding:
         if len(self._lists) < limits.API_LISTS_WAITING_MAX:
             self._lists.append(request)
         else:
-            self._context.advisories.limit_reached(1)
+            request.context.advisories.limit_reached(1)
             request.finish()
 
     def _listed(self, on_done: Callable[[bool], None] | None, is_answered: bool) -> None:
@@ -121,12 +128,12 @@ class Forwarding:
 
     def _target(self, request: Request) -> NodeId:
         """Return the node that serves `request`; empty: nobody at the moment."""
-        node = self._context.node
+        node = self._server.node
         where = request.endpoint.where
         if where == HERE:
             return node.server_name
         if where != META:
-            handle = node.stream(request.names[0])
+            handle = request.context.streams.stream(request.names[0])
             if handle is not None:
                 if handle.is_local:
                     return node.server_name
@@ -142,20 +149,20 @@ class Forwarding:
         return node.meta_leader if node.meta_leader != node.server_name else ""
 
     def _send(self, target: NodeId, request: Request) -> bool:
-        peers = self._context.node.peers
+        peers = self._server.node.peers
         if peers is None or not self._is_up(target) or request.hops >= limits.API_HOPS_MAX:
             return False
         client = request.client
         facts: list[object] = []
         if client is not None:
-            origin = self._context.node.server_name
+            origin = self._server.node.server_name
             if isinstance(client, RemoteClient):
                 origin = client.server
             facts = facts_of(client, origin)
         fields = [request.subject, request.reply, request.headers, request.payload, facts]
-        args = [*fields, request.hops + 1]
+        args = [*fields, request.hops + 1, request.context.account]
         if request.endpoint.is_json:
-            asked_ms = self._context.clock.monotonic_ms()
+            asked_ms = self._server.clock.monotonic_ms()
 
             def passed(result: object) -> None:
                 self._passed(request, target, asked_ms, result)
@@ -170,7 +177,7 @@ class Forwarding:
         """`target` has answered the client, or gives the request back, or is gone, perhaps before
         it did. There may be another link to it by now: then it was this one that is gone."""
         self._passed_on -= 1
-        waited_ms = self._context.clock.monotonic_ms() - asked_ms
+        waited_ms = self._server.clock.monotonic_ms() - asked_ms
         if result is False:
             if self._target(request) == target:
                 self.park(request)  # who takes its place will say so
@@ -190,23 +197,28 @@ class Forwarding:
             request.refuse(errors.CLUSTER_NOT_AVAIL())  # it may or may not have been done
 
     def _is_up(self, target: NodeId) -> bool:
-        peers = self._context.node.peers
+        peers = self._server.node.peers
         return peers is not None and peers.is_up(target)
 
     # --- answers of other nodes ---------------------------------------------------------------
 
     def answer(
-        self, reply: bytes, headers: bytes, payload: bytes, index: Index = 0, left_ms: int = -1
+        self,
+        account: str,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        index: Index = 0,
+        left_ms: int = -1,
     ) -> None:
         """Publish an answer for a client of this node, once the meta group's entry `index` is
         applied here, or when that takes too long."""
         left_ms = limits.API_ANSWER_LATE_MS if left_ms < 0 else left_ms
-        context = self._context
-        if context.node.meta.applied >= index or not left_ms:
-            context.wires.publish(reply, b"", headers, payload)
+        if self._server.node.meta.applied >= index or not left_ms:
+            self._publish(account, reply, headers, payload)
             return
         left_ms = max(0, left_ms - int(limits.API_ANSWER_LOOK_S * 1000))
-        args = (reply, headers, payload, index, left_ms)
+        args = (account, reply, headers, payload, index, left_ms)
         self._call_later(limits.API_ANSWER_LOOK_S, self.answer, *args)
 
     # --- requests that wait -----------------------------------------------------------------
@@ -218,7 +230,7 @@ class Forwarding:
             return
         if self._give_back(request):
             return
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._server.clock.monotonic_ms()
         if not request.parked_until_ms:
             request.parked_until_ms = now_ms + limits.API_PARKED_MS
         if len(self._parked) >= limits.API_PARKED_MAX or now_ms >= request.parked_until_ms:

@@ -122,6 +122,6 @@ def _priority_group(group: str, view: ConsumerView | None) -> Document:
 def with_dynamic_metadata(context: ApiContext, metadata: dict[str, str]) -> dict[str, str]:
     """Return `metadata` with what is true of this server rather than of the asset."""
     shown = dict(metadata)
-    shown["_nats.ver"] = context.server_version
+    shown["_nats.ver"] = context.server.version
     shown["_nats.level"] = str(limits.API_LEVEL)
     return dict(sorted(shown.items()))

@@ -8,6 +8,7 @@ from typing import Final
 
 from streamd import errors
 from streamd.api.advisories import Advisories, ApiClient
+from streamd.config.account_options import AccountJetStream
 from streamd.errors import CorruptionError, JsError
 from streamd.machine.commands import Command
 from streamd.machine.meta import StreamAsset
@@ -34,44 +35,77 @@ class ApiCounts:
         self.errors = 0
         self.pending = 0  # requests that wait for their outcome
 
+    def add(self, other: ApiCounts) -> None:
+        """Add the counts of another account."""
+        self.total += other.total
+        self.errors += other.errors
+        self.pending += other.pending
 
-class ApiContext:
-    """Context that the endpoints share; a server has one."""
 
-    __slots__ = (
-        "advisories",
-        "asset_limits",
-        "clock",
-        "counts",
-        "domain",
-        "node",
-        "park",
-        "removing_until_ms",
-        "server_version",
-        "wires",
-    )
+class ServerContext:
+    """Settings and state of the API that the accounts of a server share."""
+
+    __slots__ = ("asset_limits", "clock", "domain", "node", "park", "removing_until_ms", "version")
 
     def __init__(
         self,
         node: NodeHandle,
-        wires: Wires,
         clock: Clock,
         *,
-        server_version: str,
+        version: str,
         domain: str,
-        advisories: Advisories,
         asset_limits: AssetLimits,
     ) -> None:
         self.node = node
-        self.wires = wires
         self.clock = clock
-        self.server_version = server_version
+        self.version = version
         self.domain = domain  # "": the server has none
-        self.advisories = advisories
         self.asset_limits = asset_limits
-        self.counts = ApiCounts()
         self.park: Callable[[Request], None] | None = None  # until somebody leads; a cluster's
         self.removing_until_ms = 0  # a server's removal is proposed, and may be decided till then
+
+
+class ApiContext:
+    """Context that the endpoints share when they serve one account; each account has its own."""
+
+    __slots__ = ("account", "advisories", "counts", "jetstream", "server", "streams", "wires")
+
+    def __init__(
+        self,
+        server: ServerContext,
+        account: str,
+        wires: Wires,
+        advisories: Advisories,
+        jetstream: Callable[[], AccountJetStream | None],
+    ) -> None:
+        """`jetstream` returns the account's limits as they are now; None: it has no JetStream."""
+        self.server = server
+        self.account = account
+        self.wires = wires
+        self.advisories = advisories
+        self.jetstream = jetstream
+        self.streams = server.node.account(account)
+        self.counts = ApiCounts()
+
+    @property
+    def node(self) -> NodeHandle:
+        return self.server.node
+
+    @property
+    def clock(self) -> Clock:
+        return self.server.clock
+
+    @property
+    def domain(self) -> str:
+        return self.server.domain
+
+    @property
+    def asset_limits(self) -> AssetLimits:
+        return self.server.asset_limits
+
+    def asset(self, name: str) -> StreamAsset | None:
+        """Return the account's stream of that name as the meta group knows it."""
+        return self.server.node.meta.stream(name, self.account)
 
     @property
     def is_clustered(self) -> bool:
@@ -79,8 +113,8 @@ class ApiContext:
         return self.node.is_clustered
 
 
-# (reply subject, headers, payload[, index]): publish it, your client waits; once you have applied
-# that entry of the meta group, for what the client does next may rest on it.
+# (account, reply subject, headers, payload[, index]): publish it, your client waits; once you have
+# applied that entry of the meta group, for what the client does next may rest on it.
 ANSWER: Final = "api.answer"
 
 HERE: Final = 0  # any node answers
@@ -188,8 +222,9 @@ class Request:
 
     def refuse(self, error: JsError) -> None:
         """Send the error response; but wait for the next leader if that may serve it."""
-        if isinstance(error, errors.Unserved) and self.context.park is not None:
-            self.context.park(self)
+        park = self.context.server.park
+        if isinstance(error, errors.Unserved) and park is not None:
+            park(self)
             return
         self.context.counts.errors += 1
         head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": error.as_json()}
@@ -230,10 +265,10 @@ class Request:
         node, origin = self.context.node, self.origin
         peers = node.peers if origin else None
         if peers is not None and peers.is_up(origin):
-            args: list[object] = [self.reply, headers, payload]
+            args: list[object] = [self.context.account, self.reply, headers, payload]
             if self.endpoint.where == META and not self.endpoint.is_read:
                 args.append(node.meta.applied)
-            if self.hops > 1 or len(args) > 3:
+            if self.hops > 1 or len(args) > 4:
                 peers.note(origin, ANSWER, args)
                 return
         self.context.wires.publish(self.reply, b"", headers, payload)
@@ -248,10 +283,10 @@ class Request:
 
     def stream(self) -> StreamHandle:
         """Return the stream the subject names; refuses the request if there is none."""
-        node = self.context.node
-        handle = node.stream(self.names[0])
+        context = self.context
+        handle = context.streams.stream(self.names[0])
         if handle is None:
-            reason = node.failed.get(self.names[0])
+            reason = context.node.failed.get((context.account, self.names[0]))
             if reason:  # its bytes are there, and wait for an operator
                 raise errors.STREAM_OFFLINE_REASON(err=reason)
             raise errors.STREAM_NOT_FOUND()
@@ -261,15 +296,14 @@ class Request:
 
     def replica(self) -> StreamHandle | None:
         """The stream the subject names, as far as it is on this node; None: it is not."""
-        node = self.context.node
-        handle = node.stream(self.names[0])
+        handle = self.context.streams.stream(self.names[0])
         if handle is None or not self.context.is_clustered or handle.is_local:
             return handle
-        return node.replica(handle.uid)
+        return self.context.node.replica(handle.uid)
 
     def asset(self) -> StreamAsset:
         """Return the stream the subject names as the meta group knows it, wherever it is."""
-        asset = self.context.node.meta.streams_by_name.get(self.names[0])
+        asset = self.context.asset(self.names[0])
         if asset is None:
             raise errors.STREAM_NOT_FOUND()
         return asset

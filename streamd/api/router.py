@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from streamd import errors, limits
@@ -27,11 +28,13 @@ from streamd.api.request import (
     ApiCounts,
     Endpoint,
     Request,
+    ServerContext,
 )
+from streamd.config.account_options import AccountJetStream
 from streamd.machine.message_headers import get, parse_number
 from streamd.node.clock import SystemClock
-from streamd.node.ports import Answer, Clock, NodeHandle, Wires
-from streamd.types import AssetLimits, Document, NodeId
+from streamd.node.ports import Answer, Clock, NodeHandle, StreamHandle, Wires
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, AssetLimits, Document, NodeId
 
 PREFIX: Final = b"$JS.API."
 _DIRECT: Final = b"$JS.API.DIRECT.GET."
@@ -62,8 +65,8 @@ Serve = Callable[[Request], None]
 OnMessage = Callable[[bytes, bytes, bytes, bytes, ApiClient | None], None]
 """(subject, reply, headers, payload, client); None: the server itself."""
 
-ForwardArgs = tuple[bytes, bytes, bytes, bytes, list[Any], int]
-"""Subject, reply, headers, payload, what `client_of` takes, hops."""
+ForwardArgs = tuple[bytes, bytes, bytes, bytes, list[Any], int, str]
+"""Subject, reply, headers, payload, what `client_of` takes, hops, account."""
 
 
 class More(TypedDict, total=False):
@@ -173,13 +176,48 @@ class Subscriptions(Protocol):
     def subscribe_internal(self, pattern: bytes, callback: OnMessage) -> object: ...
 
 
+class ApiAccounts(Protocol):
+    """The accounts of a server, as the API serves them."""
+
+    @property
+    def system_account(self) -> str:
+        """The account whose users run the servers."""
+
+    def wires(self, account: str) -> Wires:
+        """Return the subject space of an account; any name is one."""
+
+    def jetstream(self, account: str) -> AccountJetStream | None:
+        """Return the limits of an account; None: it may not use JetStream."""
+
+    def with_jetstream(self) -> list[str]:
+        """Return the names of the accounts that may use JetStream, sorted."""
+
+
+class SoleAccount:
+    """`ApiAccounts` of a server that has one account, which may use all that there is."""
+
+    system_account = SYSTEM_ACCOUNT
+
+    def __init__(self, wires: Wires) -> None:
+        self._wires = wires
+
+    def wires(self, account: str) -> Wires:
+        return self._wires
+
+    def jetstream(self, account: str) -> AccountJetStream | None:
+        return AccountJetStream()
+
+    def with_jetstream(self) -> list[str]:
+        return [ACCOUNT]
+
+
 class Router:
-    """The JetStream API of one node."""
+    """The JetStream API of one node, for all accounts."""
 
     def __init__(
         self,
         node: NodeHandle,
-        wires: Wires,
+        accounts: ApiAccounts,
         *,
         server_version: str,
         domain: str = "",
@@ -188,47 +226,84 @@ class Router:
         asset_limits: AssetLimits | None = None,
     ) -> None:
         """`call_later` is the loop's; without it, that of the running loop."""
-        clock = clock or SystemClock()
-        self.advisories = Advisories(node, wires, clock, domain)
-        self.context = ApiContext(
+        self.server = ServerContext(
             node,
-            wires,
-            clock,
-            server_version=server_version,
+            clock or SystemClock(),
+            version=server_version,
             domain=domain,
-            advisories=self.advisories,
             asset_limits=asset_limits or AssetLimits(),
         )
-        self._table = _table(is_clustered=self.context.is_clustered)
+        self._accounts = accounts
+        self._contexts: dict[str, ApiContext] = {}
+        self.context = self.context_of(ACCOUNT)
+        self._table = _table(is_clustered=node.is_clustered)
         # Its names: the stream, and what follows it as one.
         self._direct = Endpoint("", direct_get.get, where=REPLICA)
         self._forwarding: Forwarding | None = None
-        if self.context.is_clustered:
+        if node.is_clustered:
             later = call_later or asyncio.get_running_loop().call_later
-            self._forwarding = Forwarding(self.context, self._serve, later)
-            self.context.park = self._forwarding.park
+            self._forwarding = Forwarding(self.server, self._serve, later, self._publish)
+            self.server.park = self._forwarding.park
             node.on_note_prefix("api.", self._on_note)
             node.on_call_prefix("api.", self._on_call)
         self._found: dict[bytes, tuple[Endpoint, list[str]] | None] = {}
 
     @property
     def counts(self) -> ApiCounts:
-        """Requests so far, for monitoring."""
-        return self.context.counts
+        """Requests of all accounts so far, for monitoring."""
+        counts = ApiCounts()
+        for context in self._contexts.values():
+            counts.add(context.counts)
+        return counts
 
-    def attach(self, subscriptions: Subscriptions) -> None:
-        """Answer what is published to `$JS.API.>`, and announce what streams report."""
-        advisories = self.advisories
-        self.context.node.watch_events(advisories.on_stream_event, advisories.on_meta_event)
-        subscriptions.subscribe_internal(PREFIX + b">", self._on_message)
+    def jetstream_accounts(self) -> list[str]:
+        """Return the names of the accounts that may use JetStream, sorted."""
+        return self._accounts.with_jetstream()
+
+    def context_of(self, account: str) -> ApiContext:
+        """Return the context in which requests of an account are served."""
+        context = self._contexts.get(account)
+        if context is None:
+            server, wires = self.server, self._accounts.wires(account)
+            advisories = Advisories(server.node, account, wires, server.clock, server.domain)
+            jetstream = partial(self._accounts.jetstream, account)
+            context = ApiContext(server, account, wires, advisories, jetstream)
+            self._contexts[account] = context
+        return context
+
+    def _publish(self, account: str, reply: bytes, headers: bytes, payload: bytes) -> None:
+        self.context_of(account).wires.publish(reply, b"", headers, payload)
+
+    def announce(self) -> None:
+        """Announce from here on what streams and the meta group report."""
+        self.server.node.watch_events(self._on_stream_event, self._on_meta_event)
+
+    def _on_stream_event(self, handle: StreamHandle, kind: str, fields: Document) -> None:
+        self.context_of(handle.account).advisories.on_stream_event(handle, kind, fields)
+
+    def _on_meta_event(self, kind: str, fields: Document) -> None:
+        # For operators; and for clients of a server without accounts, which has no other users.
+        for account in (self._accounts.system_account, ACCOUNT):
+            self.context_of(account).advisories.on_meta_event(kind, fields)
+
+    def attach(self, subscriptions: Subscriptions, account: str = ACCOUNT) -> None:
+        """Answer what is published to `$JS.API.>` in an account."""
+        on_message = partial(self._on_message, account)
+        subscriptions.subscribe_internal(PREFIX + b">", on_message)
 
     def _on_message(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: ApiClient | None
+        self,
+        account: str,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        client: ApiClient | None,
     ) -> None:
         """Interest of clients. Answers and acks of the server go wherever a client wants them, and
         may not ask for what that client may not: they are no requests."""
         if client is not None:
-            self.handle(subject, reply, headers, payload, client)
+            self.handle(subject, reply, headers, payload, client, account)
 
     def handle(
         self,
@@ -237,10 +312,18 @@ class Router:
         headers: bytes,
         payload: bytes,
         client: ApiClient | None = None,
+        account: str = ACCOUNT,
     ) -> None:
         """Serve one request. A subject that is no endpoint gets no answer, as with nats-server."""
-        request = self._request(subject, reply, headers, payload, client)
+        context = self.context_of(account)
+        request = self._request(context, subject, reply, headers, payload, client)
         if request is None:
+            return
+        if context.jetstream() is None:
+            if request.endpoint.is_json:
+                request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
+            else:
+                request.no_responders()
             return
         if isinstance(client, RemoteClient):  # of a server without JetStream, which passed it on
             request.hops, request.origin = 1, client.server
@@ -253,7 +336,7 @@ class Router:
         if headers and not _knows_level(headers):
             if request.endpoint.is_json:
                 request.refuse(errors.REQUIRED_API_LEVEL())
-                self.context.counts.total += 1
+                context.counts.total += 1
             else:
                 request.status(b"NATS/1.0 412 Required Api Level\r\n\r\n")
             return
@@ -263,7 +346,13 @@ class Router:
             self._serve(request)
 
     def _request(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, client: ApiClient | None
+        self,
+        context: ApiContext,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        client: ApiClient | None,
     ) -> Request | None:
         """Return the request that a message on `subject` is; None if it is none."""
         if subject.startswith(_DIRECT):
@@ -281,15 +370,15 @@ class Router:
             if found is None:
                 return None
             endpoint, names = found
-        return Request(self.context, endpoint, subject, names, reply, headers, payload, client)
+        return Request(context, endpoint, subject, names, reply, headers, payload, client)
 
     def _serve(self, request: Request) -> None:
-        endpoint, counts = request.endpoint, self.context.counts
+        endpoint, counts = request.endpoint, request.context.counts
         if not endpoint.is_json:
             request.guard(endpoint.serve, request)
             return
         if counts.pending >= limits.API_PENDING_MAX:
-            self.advisories.limit_reached(1)
+            request.context.advisories.limit_reached(1)
             request.finish()
             return
         request.guard(endpoint.serve, request)
@@ -309,8 +398,9 @@ class Router:
     ) -> None:
         """Serve or pass on what another node passed on to this one."""
         assert self._forwarding is not None, "nobody registered without it"
-        subject, reply, headers, payload, facts, hops = args
-        request = self._request(subject, reply, headers, payload, client_of(facts))
+        subject, reply, headers, payload, facts, hops, account = args
+        context = self.context_of(account)
+        request = self._request(context, subject, reply, headers, payload, client_of(facts))
         if request is not None:
             request.hops = hops
             first = sender if hops == 1 else ""
@@ -326,7 +416,7 @@ class Router:
         if method == FORWARD:
             self._take(sender, args, answer)
         else:
-            cluster_endpoints.serve_call(self.context, method, args, answer)
+            cluster_endpoints.serve_call(self.server.node, self.context_of, method, args, answer)
 
     def _find(self, subject: bytes) -> tuple[Endpoint, list[str]] | None:
         if not subject.startswith(PREFIX):

@@ -42,7 +42,7 @@ def create(request: Request) -> None:
         cluster_endpoints.create_stream(request, config)
         return
     _check_resources(request.context, config)
-    is_new = request.context.node.stream(name) is None
+    is_new = request.context.streams.stream(name) is None
 
     def created(asset: StreamAsset) -> None:
         handle = request.stream()
@@ -111,7 +111,7 @@ def reserved_bytes(
     """Return what streams of this kind of storage have set aside by their `max_bytes`."""
     return sum(
         max(0, handle.machine.config["max_bytes"])
-        for handle in context.node.streams()
+        for handle in context.streams.streams()
         if handle.machine.config["storage"] == storage
         and (leave_out is None or handle.uid != leave_out.uid)
     )

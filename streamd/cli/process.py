@@ -18,22 +18,21 @@ from streamd.cli import addresses, certificate_files, process_resources, runfile
 from streamd.cli.freed_memory import FreedMemory, find_trim
 from streamd.cli.operator_controls import OperatorControls
 from streamd.config import changes, flags
-from streamd.config.account_options import AccountOptions
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
+from streamd.net.accounts.account import Account
+from streamd.net.accounts.accounts import Accounts
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
-from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
-from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import listening_socket
 from streamd.net.system.clients_by_account import ClientsByAccount
 from streamd.net.system.server_description import ServerDescription
@@ -41,7 +40,6 @@ from streamd.net.system.system_account import SystemAccount
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
-from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
     from streamd.net.route.links import ClusterLinks
@@ -168,15 +166,10 @@ class ServerProcess:
 
     async def _start(self) -> None:
         options, log = self._options, self._log
-        self._router = router = MessageRouter(domain=options.jetstream.domain)
-        clients = ClientRegistry(options.max_closed_clients)
-        # One subject space for all: the account of clients without one, and a system account that
-        # nobody enters.
-        now = time.time_ns()
-        accounts = PlainAccounts(
-            PlainAccount(ACCOUNT, AccountOptions(ACCOUNT), router, now),
-            PlainAccount(SYSTEM_ACCOUNT, AccountOptions(SYSTEM_ACCOUNT), MessageRouter(), now),
+        self._accounts = accounts = Accounts(
+            options.accounts, options.system_account, domain=options.jetstream.domain
         )
+        clients = ClientRegistry(options.max_closed_clients)
         by_account = ClientsByAccount()
         stats = ServerStats(clients, accounts, by_account.of)
         self._monitoring = Monitoring(
@@ -200,7 +193,7 @@ class ServerProcess:
             asyncio.get_running_loop(),
             OperatorControls(clients, self._reload),
         )
-        system.serve_account(accounts.main)
+        accounts.on_made(system.serve_account)
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -221,7 +214,7 @@ class ServerProcess:
             await self._start_cluster(self._cluster)
         self._listener = Listener(
             options,
-            router,
+            accounts,
             clients,
             server_id=self._server_id,
             server_name=self._server_name,
@@ -338,10 +331,15 @@ class ServerProcess:
 
     async def _start_cluster(self, cluster: ClusterLinks) -> None:
         """Listen for other servers and dial those that are configured."""
-        from streamd.net.route import remote_messages
+        from streamd.net.route.remote_messages import Exchange
 
         options = self._options.cluster
-        remote_messages.connect(self._router, cluster)
+        exchange = Exchange(cluster, self._accounts.obtain)
+
+        def connect(account: Account) -> None:
+            exchange.connect(account.router, account.name)
+
+        self._accounts.on_made(connect)
         self._open_gate(cluster)
         self._monitoring.attach_cluster(cluster)
         try:
@@ -354,22 +352,39 @@ class ServerProcess:
 
     def _open_gate(self, cluster: ClusterLinks) -> None:
         """Serve clients of servers without JetStream by way of those that have it."""
-        from streamd.net.route.jetstream_gateway import GatewayServer, GatewayStream
+        from streamd.net.route.jetstream_gateway import Gate, GatewayServer, GatewayStream
 
-        node, router = self._node, self._router
+        node, accounts = self._node, self._accounts
+        if node is not None and not node.is_clustered:
+            return
+        gate = Gate(cluster, accounts.obtain)
         if node is None:
-            table = router.subscriptions.table
-            GatewayStream(table, router.publish, cluster, self._server_name)
-        elif node.is_clustered:
+            gate.take_answers(cluster)
+
+            def open_to(account: Account) -> None:
+                router = account.router
+                table = router.subscriptions.table
+                stream = GatewayStream(
+                    account.name, table, router.publish, cluster, self._server_name
+                )
+                gate.add(account.name, stream)
+
+        else:
             call_soon = asyncio.get_running_loop().call_soon
             domain = self._options.jetstream.domain
 
-            def stream_subjects() -> Iterator[str]:
-                for asset in node.meta.streams_by_name.values():
-                    yield from asset.config.get("subjects") or ()
+            def open_to(account: Account) -> None:
+                def stream_subjects() -> Iterator[str]:
+                    for asset in node.meta.streams_of(account.name):
+                        yield from asset.config.get("subjects") or ()
 
-            server = GatewayServer(router, stream_subjects, cluster, call_soon, domain)
-            node.watch_streams(server.streams_changed)
+                server = GatewayServer(
+                    account.name, account.router, stream_subjects, cluster, call_soon, domain
+                )
+                gate.add(account.name, server)
+                node.watch_streams(server.streams_changed)
+
+        accounts.on_made(open_to)
 
     def _share_urls(self, cluster: ClusterLinks) -> None:
         """Tell other servers where our clients connect, and our clients of theirs."""
@@ -428,7 +443,14 @@ class ServerProcess:
             open_blocks_max=process_resources.open_blocks_max(),
             files_reserved=process_resources.files_reserved(),
         )
-        self._node = node = LocalNode(node_options, self._router, log=log, on_fatal=self._on_fatal)
+        accounts = self._accounts
+        self._node = node = LocalNode(
+            node_options,
+            accounts.main.router,
+            wires_of=accounts.wires,
+            log=log,
+            on_fatal=self._on_fatal,
+        )
         if self._cluster is not None and node.is_clustered:
             self._cluster.serve_node(node)
             links = self._cluster
@@ -440,17 +462,22 @@ class ServerProcess:
             if isinstance(err, CorruptionError) and not node.is_clustered:
                 hint = " (to go on without what is lost: --accept-loss)"
             raise StartError(f"Can't start JetStream: {describe(err)}{hint}") from err
-        self._router.attach(node)
         api = Router(
             node,
-            self._router,
+            accounts,
             server_version=NATS_LEVEL,
             domain=js.domain,
             asset_limits=js.asset_limits,
         )
-        api.attach(self._router.subscriptions)
-        if js.domain:
-            _serve_domain(js.domain, api, self._router)
+        api.announce()
+
+        def join(account: Account) -> None:
+            account.router.attach(node.account(account.name))
+            api.attach(account.router.subscriptions, account.name)
+            if js.domain:
+                _serve_domain(js.domain, api, account)
+
+        accounts.on_made(join)
         node.hooks.on_store_gone = self._on_store_gone
         self._monitoring.attach(JetStreamSources(node, api))
         self._log_jetstream(store_dir, memory_max, storage_max)
@@ -689,14 +716,15 @@ def _of_monitoring(options: Options) -> TlsOptions:
     return replace(options.tls, is_verifying=False, is_mapping=False)
 
 
-def _serve_domain(domain: str, api: Any, router: MessageRouter) -> None:
+def _serve_domain(domain: str, api: Any, account: Account) -> None:
     """Answer `$JS.<domain>.API.>` as well: what clients use that name the domain."""
     prefix = b"$JS.%b.API." % domain.encode()
 
     def handle(subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Any) -> None:
-        api.handle(b"$JS.API." + subject[len(prefix) :], reply, headers, payload, conn)
+        wanted = b"$JS.API." + subject[len(prefix) :]
+        api.handle(wanted, reply, headers, payload, conn, account.name)
 
-    router.subscriptions.subscribe_internal(prefix + b">", handle)
+    account.router.subscriptions.subscribe_internal(prefix + b">", handle)
 
 
 def _default_name(options: Options) -> str:

@@ -116,6 +116,7 @@ class StreamConfig(TypedDict, total=False):
     allow_batched: bool
     persist_mode: Literal["default", "async"]
     metadata: Metadata
+    account: str  # to which the stream belongs; absent: `$G`. Never shown, never asked for
     pedantic: bool  # of a request only: never stored
 
 

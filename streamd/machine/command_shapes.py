@@ -158,6 +158,7 @@ def _are_msgs(value: object) -> bool:
 
 # What is read of a config by who applies it; other keys may be anything. A key may be missing.
 _STREAM_FIELDS: Final[dict[str, Check]] = {
+    "account": _is_name,
     "subjects": _or_none(_list_of(_is_text)),
     "storage": lambda value: value in ("file", "memory"),
     "retention": lambda value: value in ("limits", "interest", "workqueue"),
@@ -271,7 +272,9 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     commands.CHECKPOINT: _shape(_is_uint, _is_uint),
     commands.REWRITE: _shape(_is_uints, _are_ranges, lambda value: type(value) is bytes),
     commands.REMOVE: _shape(_are_ranges),
-    commands.CREATE_STREAM: _shape(_is_stream_config, _or_none(_is_names), optional=1),
+    commands.CREATE_STREAM: _shape(
+        _is_stream_config, _or_none(_is_names), _row_of(_is_int, _is_int, _is_uint), optional=2
+    ),
     commands.UPDATE_STREAM: _shape(
         _is_name, _is_stream_config, _or_none(_is_names), _is_list, optional=2
     ),

@@ -98,10 +98,14 @@ ascending. Outcome: how many were still there."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
-"""[CREATE_STREAM, ts, config: dict, peers: list[str]]. The stream's uid is the entry's index; its
-replicas are to live on `peers` (absent: on the one node there is; empty: nowhere, it exists).
-Outcome: StreamAsset (machine/meta.py) or JsError; creating what exists with equal config gives the
-existing asset."""
+"""[CREATE_STREAM, ts, config: dict, peers: list[str] | None, bounds]. The stream's uid is the
+entry's index; its account is in the config. Its replicas are to live on `peers` (None or absent: on
+the one node there is; empty: nowhere, it exists). Outcome: StreamAsset (machine/meta.py) or
+JsError; creating what exists with equal config gives the existing asset.
+
+bounds: [streams, bytes, replicas], the most streams that the account may have, and bytes that those
+of this storage may set aside (-1: any number), counted over streams with `replicas` (0: over all).
+"""
 UPDATE_STREAM = 102
 """[UPDATE_STREAM, ts, name: str, config: dict, peers: list[str] | None, basis]: None or absent:
 where its replicas live does not change. Outcome: StreamAsset or JsError.
@@ -109,7 +113,8 @@ where its replicas live does not change. Outcome: StreamAsset or JsError.
 basis: [uid, *peers] of the stream as it was when this was decided, or absent: if it is another by
 now, nothing changes, and the outcome is STREAM_MOVE_IN_PROGRESS."""
 DELETE_STREAM = 103
-"""[DELETE_STREAM, ts, name: str, uid]: uid 0 = whatever has the name. Outcome: True or JsError."""
+"""[DELETE_STREAM, ts, name: str, uid]: uid 0 = what has the name in `$G`. Outcome: True or
+JsError."""
 SET_PEERS = 104
 """[SET_PEERS, ts, uid, peers: list[str], basis]: where the stream's replicas are to live from now
 on; its leader changes the group's membership towards that. basis: see UPDATE_STREAM. Outcome:

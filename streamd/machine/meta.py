@@ -23,7 +23,7 @@ from streamd.machine.base import Effects
 from streamd.machine.commands import Command, Handler
 from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
-from streamd.types import Entry, Index, NodeId, Uid
+from streamd.types import ACCOUNT, Entry, Index, NodeId, StreamKey, Uid
 
 _STATE_VERSION: Final = 4
 """A lower one has the same fields but for the last, which were left out while they were empty."""
@@ -59,6 +59,16 @@ class StreamAsset(NamedTuple):
         return self._replace(peers=tuple(peers), members=self.members + joining)
 
     @property
+    def account(self) -> str:
+        """The account to which the stream belongs."""
+        return account_of(self.config)
+
+    @property
+    def key(self) -> StreamKey:
+        """The stream's account and name."""
+        return account_of(self.config), self.name
+
+    @property
     def is_file(self) -> bool:
         """False: it lives in memory."""
         return bool(self.config.get("storage", "file") == "file")
@@ -77,6 +87,11 @@ class StreamAsset(NamedTuple):
 _PLACED_AT: Final = StreamAsset._fields.index("peers")
 
 
+def account_of(config: StreamConfig) -> str:
+    """Return the account to which a stream with this config belongs."""
+    return config.get("account", ACCOUNT)
+
+
 class MetaMachine:
     """Implements machine.base.Machine for the meta group."""
 
@@ -84,7 +99,7 @@ class MetaMachine:
         self.applied: Index = 0
         self.digest = 0
         self.max_streams = max_streams
-        self.streams_by_name: dict[str, StreamAsset] = {}
+        self.streams_by_key: dict[StreamKey, StreamAsset] = {}
         self.streams_by_uid: dict[Uid, StreamAsset] = {}
         self.removals: dict[NodeId, Index] = {}
         """Servers that were ever removed, with the meta entry of the last time: what had joined
@@ -95,7 +110,8 @@ class MetaMachine:
         """What was lost, each time: streams created between two entries, but for some."""
         self.carried: Counter[tuple[NodeId, bool]] = Counter()
         """How many replicas are wanted on a node, by whether the stream has several."""
-        self._captured: SubjectTree[str] = SubjectTree()  # names by what they capture
+        # Of each account: names of streams by what they capture.
+        self._captured: dict[str, SubjectTree[str]] = {}
         self._handlers: dict[int, Handler] = {
             commands.CREATE_STREAM: self._apply_create,
             commands.UPDATE_STREAM: self._apply_update,
@@ -124,7 +140,7 @@ class MetaMachine:
 
     def snapshot(self) -> bytes:
         """See machine.base.Machine. Inverse: `restore`."""
-        rows = [list(asset) for asset in self.streams_by_name.values()]
+        rows = [list(asset) for asset in self.streams_by_key.values()]
         removals = [self._removed_rows(), sorted(self.thin)]
         head = (_STATE_VERSION, self.applied, self.digest, self.max_streams)
         state = [*head, rows, removals, self.losses]
@@ -136,7 +152,7 @@ class MetaMachine:
 
     def fingerprint(self) -> int:
         """See machine.base.Machine."""
-        values = [self.digest, len(self.streams_by_name)]
+        values = [self.digest, len(self.streams_by_key)]
         for name, index, is_out in self._removed_rows():
             values += (zlib.crc32(name.encode()), index, int(is_out))
         values += sorted(self.thin)
@@ -159,7 +175,7 @@ class MetaMachine:
         for row in assets:
             placement = (tuple(names) for names in row[_PLACED_AT:])
             asset = StreamAsset(*row[:_PLACED_AT], *placement)
-            machine.streams_by_name[asset.name] = machine.streams_by_uid[asset.uid] = asset
+            machine.streams_by_key[asset.key] = machine.streams_by_uid[asset.uid] = asset
             machine._count_in(asset)
         machine.removals = {name: index for name, index, _ in removals}
         machine.out = {name for name, _, is_out in removals if is_out}
@@ -171,17 +187,21 @@ class MetaMachine:
     # --- commands -------------------------------------------------------------------------------
 
     def _apply_create(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
-        _, ts, config, *placement = command
-        peers = tuple(placement[0]) if placement and placement[0] else ()
+        _, ts, config, *rest = command
+        placement = rest[:1] if rest and rest[0] is not None else []
+        peers = tuple(placement[0]) if placement else ()
         name = config["name"]
-        existing = self.streams_by_name.get(name)
+        existing = self.stream(name, account_of(config))
         if existing is not None:
             if is_same(existing.config, config):
                 return existing
             return errors.STREAM_NAME_EXIST()
-        if 0 <= self.max_streams <= len(self.streams_by_name):
+        if 0 <= self.max_streams <= len(self.streams_by_key):
             return errors.MAXIMUM_STREAMS_LIMIT()
-        if self.overlaps(name, config):
+        refused = self._check_bounds(config, rest[1]) if len(rest) > 1 else None
+        if refused is not None:
+            return refused
+        if self.overlaps(config):
             return errors.STREAM_SUBJECT_OVERLAP()
         if placement and not peers:
             return errors.CLUSTER_NOT_AVAIL()  # the name was taken when it was asked for
@@ -194,9 +214,9 @@ class MetaMachine:
     def _apply_adopt(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
         _, ts, uid, config, update_index = command
         name = config["name"]
-        if name in self.streams_by_name or uid in self.streams_by_uid:
+        if (account_of(config), name) in self.streams_by_key or uid in self.streams_by_uid:
             return errors.STREAM_NAME_EXIST()
-        if self.overlaps(name, config):
+        if self.overlaps(config):
             return errors.STREAM_SUBJECT_OVERLAP()
         asset = StreamAsset(uid, name, config, ts, update_index, config)
         self._put(asset)
@@ -205,7 +225,7 @@ class MetaMachine:
 
     def _apply_update(self, entry: Entry, command: Command, out: Effects) -> StreamAsset | JsError:
         _, _, name, config, *placement = command
-        existing = self.streams_by_name.get(name)
+        existing = self.stream(name, account_of(config))
         if existing is None:
             return errors.STREAM_NOT_FOUND()
         if _is_other(existing, placement[1:]):
@@ -215,7 +235,7 @@ class MetaMachine:
         refused = _check_update(existing.config, config)
         if refused is not None:
             return refused
-        if self.overlaps(name, config):
+        if self.overlaps(config):
             return errors.STREAM_SUBJECT_OVERLAP()
         asset = existing._replace(config=config, update_index=entry.index)
         if placement and placement[0]:
@@ -260,7 +280,7 @@ class MetaMachine:
         self.removals[name] = entry.index
         self.out.add(name)
         out.events.append(("server_removed", {"server": name}))
-        for asset in list(self.streams_by_name.values()):
+        for asset in list(self.streams_by_key.values()):
             peers = self._without_removed(asset.peers)
             if peers != asset.peers:
                 wanted, asset = asset.peers, asset.placed_on(peers)
@@ -292,10 +312,10 @@ class MetaMachine:
 
     def _apply_delete(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         _, _, name, uid = command
-        existing = self.streams_by_name.get(name)
-        if existing is None or uid not in (0, existing.uid):
+        existing = self.streams_by_uid.get(uid) if uid else self.stream(name)
+        if existing is None or existing.name != name:
             return errors.STREAM_NOT_FOUND()
-        del self.streams_by_name[name]
+        del self.streams_by_key[existing.key]
         del self.streams_by_uid[existing.uid]
         self.thin.discard(existing.uid)
         self._count_out(existing)
@@ -304,12 +324,12 @@ class MetaMachine:
         return True
 
     def _put(self, asset: StreamAsset) -> None:
-        before = self.streams_by_name.get(asset.name)
+        before = self.streams_by_key.get(asset.key)
         if before is not None:
             self.digest = (self.digest - _mix(before)) & MASK64
             self._count_out(before)
         self._count_in(asset)
-        self.streams_by_name[asset.name] = self.streams_by_uid[asset.uid] = asset
+        self.streams_by_key[asset.key] = self.streams_by_uid[asset.uid] = asset
         self.digest = (self.digest + _mix(asset)) & MASK64
         if len(asset.peers) >= asset.config.get("num_replicas", 1):
             self.thin.discard(asset.uid)
@@ -320,12 +340,42 @@ class MetaMachine:
         if len(asset.peers) < min(len(wanted), asset.config.get("num_replicas", 1)):
             self.thin.add(asset.uid)
 
-    def overlaps(self, name: str, config: StreamConfig) -> bool:
-        """True if another stream captures a subject that this config captures."""
+    def stream(self, name: str, account: str = ACCOUNT) -> StreamAsset | None:
+        """Return the stream of that name in an account; None: there is none."""
+        return self.streams_by_key.get((account, name))
+
+    def streams_of(self, account: str) -> list[StreamAsset]:
+        """Return the streams of an account, sorted by name."""
+        assets = (asset for asset in self.streams_by_key.values() if asset.account == account)
+        return sorted(assets, key=lambda asset: asset.name)
+
+    def _check_bounds(self, config: StreamConfig, bounds: list[int]) -> JsError | None:
+        """Refuse a stream that its account has no room for; `bounds` as in commands.CREATE_STREAM.
+        Only the order of the log decides which of two requests comes first."""
+        streams_max, bytes_max, replicas = bounds
+        storage = config.get("storage", "file")
+        peers = [
+            asset.config
+            for asset in self.streams_of(account_of(config))
+            if not replicas or asset.config.get("num_replicas", 1) == replicas
+        ]
+        if 0 <= streams_max <= len(peers):
+            return errors.MAXIMUM_STREAMS_LIMIT()
+        reserved = sum(
+            reserved_bytes(each) for each in peers if each.get("storage", "file") == storage
+        )
+        if 0 <= bytes_max < reserved + reserved_bytes(config) and reserved_bytes(config):
+            if storage == "file":
+                return errors.STORAGE_RESOURCES_EXCEEDED()
+            return errors.MEMORY_RESOURCES_EXCEEDED()
+        return None
+
+    def overlaps(self, config: StreamConfig) -> bool:
+        """True if another stream of the account captures a subject that this config captures."""
         return any(
-            other != name
+            other != config["name"]
             for subject in config.get("subjects") or ()
-            for other in self.capturing(subject.encode())
+            for other in self.capturing(subject.encode(), account_of(config))
         )
 
     def is_deleted(self, uid: Uid) -> bool:
@@ -346,21 +396,28 @@ class MetaMachine:
         """Up to this entry none numbers anything: one that was lost may have had its index."""
         return self.losses[-1][1] if self.losses else 0
 
-    def capturing(self, pattern: bytes) -> set[str]:
-        """Names of the streams that capture a subject, or any subject of a pattern."""
-        return set(self._captured.overlapping(pattern))
+    def capturing(self, pattern: bytes, account: str = ACCOUNT) -> set[str]:
+        """Names of an account's streams that capture a subject, or any subject of a pattern."""
+        captured = self._captured.get(account)
+        return set() if captured is None else set(captured.overlapping(pattern))
 
     def _count_in(self, asset: StreamAsset) -> None:
         for subject in asset.config.get("subjects") or ():
-            self._captured.add(subject.encode(), asset.name)
+            captured = self._captured.setdefault(asset.account, SubjectTree())
+            captured.add(subject.encode(), asset.name)
         for node_id in asset.peers:
             self.carried[node_id, len(asset.peers) > 1] += 1
 
     def _count_out(self, asset: StreamAsset) -> None:
         for subject in asset.config.get("subjects") or ():
-            self._captured.remove(subject.encode(), asset.name)
+            self._captured[asset.account].remove(subject.encode(), asset.name)
         for node_id in asset.peers:
             self.carried[node_id, len(asset.peers) > 1] -= 1
+
+
+def reserved_bytes(config: StreamConfig) -> int:
+    """Return the bytes that a stream sets aside of its account's storage, over all replicas."""
+    return max(0, config.get("max_bytes", -1)) * config.get("num_replicas", 1)
 
 
 def _is_other(asset: StreamAsset, basis: list[list[Uid | NodeId]]) -> bool:

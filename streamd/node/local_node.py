@@ -32,7 +32,7 @@ from streamd.node.groups import inbox
 from streamd.node.groups.leadership_transfer import LeadershipTransfer
 from streamd.node.identity import ownership
 from streamd.node.identity.bootstrap import Bootstrap, BootstrapRetry
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalog, Catalogs
 from streamd.node.node_options import NodeOptions
 from streamd.node.ports import (
     Answer,
@@ -52,7 +52,7 @@ from streamd.node.wiring import Base, NodeParts, wire
 from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
 from streamd.store.disk import disk_error
-from streamd.types import META_UID, NodeId, Uid
+from streamd.types import ACCOUNT, META_UID, NodeId, StreamKey, Uid
 
 
 class Links(NamedTuple):
@@ -66,7 +66,8 @@ class Links(NamedTuple):
 class LocalNode:
     """Implements `ports.NodeHandle` and `ports.PeerHandler`.
 
-    Without an `env`, construct it inside a running event loop. `on_fatal(err)`: the node can't go
+    `wires`: core NATS of the account `$G`; `wires_of`: of any account. Without an `env`, construct
+    it inside a running event loop. `on_fatal(err)`: the node can't go
     on, and whoever runs it stops it.
     """
 
@@ -75,12 +76,13 @@ class LocalNode:
         options: NodeOptions,
         wires: Wires,
         *,
+        wires_of: Callable[[str], Wires] | None = None,
         env: NodeEnv | None = None,
         log: LogSink | None = None,
         on_fatal: Callable[[BaseException], None] = ignore,
     ) -> None:
         self._options = options
-        self._wires = wires
+        self._wires_of = wires_of or (lambda _account: wires)
         self._env: NodeEnv = env or SystemEnv()
         self._log = NodeLog(log)
         self._on_fatal = on_fatal
@@ -92,7 +94,9 @@ class LocalNode:
             self._env.clock.monotonic_ms,
             is_clustered=options.is_clustered,
         )
-        self.catalog = Catalog(lambda pattern: self.groups.meta.capturing(pattern))
+        self.catalogs = Catalogs(
+            lambda pattern, account: self.groups.meta.capturing(pattern, account)
+        )
         self._requests = PeerRequests(self._log)
         self._links = Links()
         self._log_thread: NodeThread
@@ -141,9 +145,9 @@ class LocalNode:
         return Base(
             self.groups,
             self.leaders,
-            self.catalog,
+            self.catalogs,
             self._requests,
-            self._wires,
+            self._wires_of,
             self._links.peers,
             self._opening.lock,
             view=partial(ClusterView.seen_by, self),
@@ -221,7 +225,7 @@ class LocalNode:
         parts.meta.member.follow()
         if not accepts_loss:  # else some of them are known again by now, see there
             parts.replicas.orphans.check()
-        assets = sorted(self.meta.streams_by_name.values(), key=lambda asset: asset.uid)
+        assets = sorted(self.meta.streams_by_uid.values(), key=lambda asset: asset.uid)
         known = {asset.uid for asset in assets}
 
         def ready() -> None:
@@ -353,6 +357,9 @@ class LocalNode:
     def is_short_of_files(self) -> bool:
         return bool(self._env.disk.is_short_of_files())
 
+    def used_bytes(self, account: str) -> tuple[int, int]:
+        return self.groups.used_bytes(account)
+
     def memory_bytes(self) -> int:
         return self.groups.stored_bytes(is_file=False)
 
@@ -369,8 +376,8 @@ class LocalNode:
         return self.groups.meta
 
     @property
-    def failed(self) -> dict[str, str]:
-        return self.parts.integrity.failed.by_name()
+    def failed(self) -> dict[StreamKey, str]:
+        return self.parts.integrity.failed.by_key()
 
     @property
     def peers(self) -> Peers | None:
@@ -423,24 +430,18 @@ class LocalNode:
 
     # --- ports.NodeHandle: streams ----------------------------------------------------------
 
-    @property
-    def topology_version(self) -> int:
-        return self.catalog.topology_version
+    def account(self, name: str) -> Catalog:
+        return self.catalogs.of(name)
 
-    def stream(self, name: str) -> StreamHandle | None:
-        return self.catalog.stream(name)
+    def stream(self, name: str, account: str = ACCOUNT) -> StreamHandle | None:
+        """Return the stream of that name in an account; None: there is none."""
+        return self.catalogs.of(account).stream(name)
 
     def streams(self) -> Sequence[StreamHandle]:
-        return self.catalog.streams()
-
-    def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
-        return self.catalog.streams_for(subject)
-
-    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
-        return self.catalog.streams_under(prefix)
+        return self.catalogs.streams()
 
     def watch_streams(self, on_change: Callable[[], None]) -> None:
-        self.catalog.watch(on_change)
+        self.catalogs.watch(on_change)
 
     # --- ports.PeerHandler ------------------------------------------------------------------
 
@@ -501,7 +502,7 @@ class LocalNode:
             return  # which has stopped them all
         for replica in self.groups:
             if replica.is_file:
-                self.parts.replicas.replicas.fail(replica.uid, replica.name, err)
+                self.parts.replicas.replicas.fail(replica.uid, replica.key, err)
         self._give_up(err)
 
     def _on_identity_failed(self, err: OSError) -> None:

@@ -15,7 +15,7 @@ from streamd.node.recovery.forced_election import ForcedElection
 from streamd.node.recovery.lost_copies import lost_copy_reason
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.resources.stall_detector import StallDetector
-from streamd.types import Uid
+from streamd.types import StreamKey, Uid
 
 
 class StreamHealth:
@@ -81,7 +81,7 @@ class LocalHealth:
         stall = self._stall
         return LogWaits(stall.waits_s, stall.wait_count, stall.waited_ns, stall.waited_ns_max)
 
-    def discarded_reasons(self) -> dict[str, str]:
+    def discarded_reasons(self) -> dict[StreamKey, str]:
         """Return, by stream, what was acknowledged, or may have been, and is only kept aside."""
         return self._discarded.reasons
 

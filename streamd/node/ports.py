@@ -16,7 +16,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.node.clock import Clock as Clock
 from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
-from streamd.types import Index, Msg, NodeId, Seq, StoredMsg, Term, Uid
+from streamd.types import Index, Msg, NodeId, Seq, StoredMsg, StreamKey, Term, Uid
 
 Done = Callable[[Any], None]
 """Called once, on the event loop, with the outcome of a command or the answer to a call: a JsError,
@@ -156,6 +156,9 @@ class StreamHandle(Protocol):
     def name_bytes(self) -> bytes: ...
 
     @property
+    def account(self) -> str: ...
+
+    @property
     def is_local(self) -> bool:
         """True if this node leads the stream; only then are `machine` and reads to be had."""
 
@@ -265,7 +268,7 @@ class NodeHealth(Protocol):
         """Return why a stream whose only copy is here is not served, or not all of it, and what to
         do about that; "": it is."""
 
-    def discarded_reasons(self) -> dict[str, str]:
+    def discarded_reasons(self) -> dict[StreamKey, str]:
         """Return, by stream, what was acknowledged, or may have been, and is only kept aside."""
 
     def counts(self) -> dict[str, int]:
@@ -320,6 +323,27 @@ class GroupInfo(MonitorInfo, total=False):
     at_ms: int
 
 
+class AccountStreams(Protocol):
+    """The streams of one account on a node: meta_group/catalog.py."""
+
+    def stream(self, name: str) -> StreamHandle | None:
+        """Return the stream, wherever it is led (`is_local`); None: there is none of that name."""
+
+    def streams(self) -> Sequence[StreamHandle]:
+        """Return all streams of the account, sorted by name."""
+
+    def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
+        """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
+
+    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
+        """Streams that capture every subject of `prefix` (ends with a dot) and one more token;
+        None: some capture only a part of them. Cached likewise."""
+
+    @property
+    def topology_version(self) -> int:
+        """Another number whenever anything about streams has changed."""
+
+
 class NodeHandle(Protocol):
     """The node, for net, api and the monitoring endpoint."""
 
@@ -345,7 +369,7 @@ class NodeHandle(Protocol):
     def storage_max(self) -> int: ...
 
     @property
-    def failed(self) -> dict[str, str]:
+    def failed(self) -> dict[StreamKey, str]:
         """Streams that can't be served on this node, and why."""
 
     def is_short_of_files(self) -> bool:
@@ -355,22 +379,11 @@ class NodeHandle(Protocol):
         """Propose to the meta group. For stream commands, `done` is called once the stream's
         group is running (created), reconfigured (updated) or stopped and in trash (deleted)."""
 
-    def stream(self, name: str) -> StreamHandle | None:
-        """The stream, wherever it is led (`is_local`); None: there is none of that name."""
+    def account(self, name: str) -> AccountStreams:
+        """Return the streams of an account; any name is one."""
 
     def streams(self) -> Sequence[StreamHandle]:
-        """Return all streams, sorted by name."""
-
-    def streams_for(self, subject: bytes) -> tuple[StreamHandle, ...]:
-        """Streams that capture `subject`; the caller caches it until `topology_version` changes."""
-
-    def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
-        """Streams that capture every subject of `prefix` (ends with a dot) and one more token;
-        None: some capture only a part of them. Cached likewise."""
-
-    @property
-    def topology_version(self) -> int:
-        """Another number whenever anything about streams has changed."""
+        """Return the streams of all accounts, sorted by account and name."""
 
     @property
     def is_clustered(self) -> bool:
@@ -440,6 +453,9 @@ class NodeHandle(Protocol):
 
     def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
         """Take notes of other nodes whose kind starts so by `take(sender, kind, args)`."""
+
+    def used_bytes(self, account: str) -> tuple[int, int]:
+        """Return the bytes of an account's messages on this node: in memory, on files."""
 
     def memory_bytes(self) -> int: ...
 

@@ -36,7 +36,7 @@ from streamd.node.integrity.corruption import CorruptionRepair
 from streamd.node.integrity.damage_log import DamageLog
 from streamd.node.integrity.discarded_entries import DiscardedEntries
 from streamd.node.integrity.scrubber import Scrubber
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.meta_group.meta_events import MetaEvents
 from streamd.node.meta_group.meta_member import MetaMember
 from streamd.node.meta_group.meta_proposals import MetaProposals
@@ -75,9 +75,9 @@ class Base(NamedTuple):
 
     groups: LocalGroups
     leaders: Leaders
-    catalog: Catalog
+    catalogs: Catalogs
     requests: PeerRequests
-    wires: Wires
+    wires: Callable[[str], Wires]  # by account
     peers: Peers | None
     lock: int
     view: Callable[[], ClusterView]
@@ -177,7 +177,7 @@ def wire(base: Base, store: OpenedStore) -> NodeParts:
     replicas = _replicas(
         base, store, integrity, cluster, recovery, reports, rafts, runner, control, table, trash
     )
-    events = MetaEvents(context, base.catalog, cluster.peering, cluster.removal, replicas.replicas)
+    events = MetaEvents(context, base.catalogs, cluster.peering, cluster.removal, replicas.replicas)
     turns = MetaTurns(
         context,
         groups,
@@ -291,7 +291,7 @@ def _cluster(
     proposals: MetaProposals,
 ) -> ClusterParts:
     context, groups, leaders, peers = store.context, base.groups, base.leaders, base.peers
-    news = LeaderNews(context, groups, leaders, base.catalog, peers)
+    news = LeaderNews(context, groups, leaders, base.catalogs, peers)
     peering = Peering(context, groups, peers, facts, news, store.incarnations)
 
     def on_removed_here(err: ConfigError) -> None:
@@ -312,8 +312,10 @@ def _cluster(
         context, groups, facts, recovery.amnesia, proposals, control.reopen
     )
     replacement = ReplicaReplacement(context, groups, facts, peers, proposals, base.view)
-    propagation = ConfigPropagation(context, groups, leaders, base.catalog, peers, integrity.failed)
-    forwarding = PublishForwarding(context, groups, leaders, base.catalog, peers)
+    propagation = ConfigPropagation(
+        context, groups, leaders, base.catalogs, peers, integrity.failed
+    )
+    forwarding = PublishForwarding(context, groups, leaders, base.catalogs, peers)
     peering.on_link_down = forwarding.relay.on_down
     return ClusterParts(
         facts, news, peering, removal, reconfiguration, replacement, propagation, forwarding
@@ -361,7 +363,7 @@ def _replicas(
     observers = (integrity.consistency, integrity.corruption)
     closer = ReplicaCloser(context, groups, table, catchups, amnesia, trash, orphans, observers)
     places = StreamPlaces(
-        context, groups, base.catalog, leaders, peers, cluster.forwarding, integrity.failed
+        context, groups, base.catalogs, leaders, peers, cluster.forwarding, integrity.failed
     )
     roles = ReplicaRoles(
         context,

@@ -21,7 +21,7 @@ from streamd.raft.messages import Append, Message
 from streamd.types import Entry, Uid
 
 MAGIC: Final = "streamd-peer"
-VERSION: Final = 3
+VERSION: Final = 4
 
 HELLO: Final = 1  # magic, version, facts: who speaks, and its nonce
 AUTH: Final = 2  # proof that the sender knows the password: see route_proof

@@ -231,11 +231,12 @@ _client: Final = _row(
 )  # fmt: skip
 _is_request: Final = _row(
     _is_bytes, _is_bytes, _is_bytes, _is_bytes,
-    lambda value: value == [] or _client(value), _is_uint,
+    lambda value: value == [] or _client(value), _is_uint, _is_text,
 )  # fmt: skip
 
 
 _are_gate_msgs: Final = _row(
+    _is_text,
     lambda value: value == [] or _client(value),
     _list_of(_row(_is_bytes, _is_bytes, _is_bytes, _is_bytes, _is_bool)),
 )
@@ -268,15 +269,15 @@ def _are_core_msgs(value: object) -> bool:
     return True
 
 
-_delivery_fields: Final = _row(_is_bytes, _is_bytes, _list_of(_is_any))
+_delivery_fields: Final = _row(_is_text, _is_bytes, _is_bytes, _list_of(_is_any))
 
 
 def _is_delivery(value: object) -> bool:
-    """[to, queue, [(subject, reply, headers, payload)]]"""
+    """[account, to, queue, [(subject, reply, headers, payload)]]"""
     if type(value) is not list or not _delivery_fields(value):
         return False
     try:
-        for subject, reply, headers, payload in value[2]:
+        for subject, reply, headers, payload in value[3]:
             if not (
                 subject.__class__ is reply.__class__ is headers.__class__ is payload.__class__
                 is bytes
@@ -287,15 +288,17 @@ def _is_delivery(value: object) -> bool:
     return True
 
 
-_run_fields: Final = _row(_is_bytes, _is_bytes, _are_bytes, _are_bytes, _list_of(_list_of(_is_int)))
+_run_fields: Final = _row(
+    _is_text, _is_bytes, _is_bytes, _are_bytes, _are_bytes, _list_of(_list_of(_is_int))
+)
 
 
 def _is_delivery_run(value: object) -> bool:
-    """[to, ack, subjects, payloads, four columns of numbers], all of one length and not empty. The
-    payloads are equally long; `ack` is a template for the numbers."""
+    """[account, to, ack, subjects, payloads, four columns of numbers], all of one length and not
+    empty. The payloads are equally long; `ack` is a template for the numbers."""
     if type(value) is not list or not _run_fields(value):
         return False
-    _, ack, subjects, payloads, columns = value
+    _, _, ack, subjects, payloads, columns = value
     count = len(subjects)
     if not count or len(payloads) != count or len(set(map(len, payloads))) != 1:
         return False
@@ -319,15 +322,15 @@ _NOTES: Final[dict[str, Check]] = {
     "acks": _is_acks,
     "flow": _row(_is_uint, _is_text, _is_bytes, _is_bytes, optional=1),
     "api.request": _is_request,
-    "api.answer": _row(_is_bytes, _is_bytes, _is_bytes, _is_uint, optional=1),
-    "net.sub": _row(_is_bool, _list_of(_row(_is_bytes, _is_bytes, _is_uint))),
-    "net.msgs": _are_core_msgs,
+    "api.answer": _row(_is_text, _is_bytes, _is_bytes, _is_bytes, _is_uint, optional=1),
+    "net.sub": _row(_is_text, _is_bool, _list_of(_row(_is_bytes, _is_bytes, _is_uint))),
+    "net.msgs": _row(_is_text, _are_core_msgs),
     "net.deliver": _is_delivery,
     "net.run": _is_delivery_run,
-    "net.full": _row(_is_bytes),
-    "net.room": _row(_are_bytes),
-    "gate.want": _row(),
-    "gate.subjects": _row(_is_bool, _are_bytes, _are_bytes),
+    "net.full": _row(_is_text, _is_bytes),
+    "net.room": _row(_is_text, _are_bytes),
+    "gate.want": _row(_is_text),
+    "gate.subjects": _row(_is_text, _is_bool, _are_bytes, _are_bytes),
     "gate.msgs": _are_gate_msgs,
     "net.peers": _row(_dict_of(_is_text)),
     "net.urls": _are_texts,
@@ -346,7 +349,7 @@ _CALLS: Final[dict[str, Check]] = {
     "api.request": _is_request,
     "api.stream_infos": _row(_are_uints, _is_bool),
     "api.offenders": _row(_is_uint, _dict_of(_is_any)),
-    "api.usage": _row(),
+    "api.usage": _row(_is_text),
 }
 # Of what is not here the asker looks at the value itself, whatever it is.
 _ANSWERS: Final[dict[str, Check]] = {

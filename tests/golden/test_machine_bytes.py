@@ -148,11 +148,11 @@ def test_old_snapshots_can_be_read() -> None:
     )
     assert again.index.lookup.counts_matching(None) == mine.lookup.counts_matching(None)
     old = MetaMachine.restore((HERE / "meta.state").read_bytes())
-    assert old.streams_by_name == meta().streams_by_name
+    assert old.streams_by_key == meta().streams_by_key
     want = meta_with_removals()
     old = MetaMachine.restore((HERE / "meta.removals.state").read_bytes())
-    assert (old.streams_by_name, old.removals, old.out, old.thin) == (
-        want.streams_by_name,
+    assert (old.streams_by_key, old.removals, old.out, old.thin) == (
+        want.streams_by_key,
         {"n3": 2, "n4": 3},
         {"n3"},
         {1},

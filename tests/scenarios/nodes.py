@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self
 
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from streamd.machine import commands
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups import inbox
@@ -72,7 +72,7 @@ class Process(SimProcess):
     def start(self) -> None:
         self.router = Router(
             self.node,
-            self.wires,
+            SoleAccount(self.wires),
             server_version="2.14.0",
             clock=self.clock,
             call_later=self.loop.call_later,
@@ -232,7 +232,7 @@ class Nodes:
 
     def uid(self, stream: str) -> Uid:
         machine = self.checkers.truths[META_UID].machine
-        return int(machine.streams_by_name[stream].uid)
+        return int(machine.streams_by_key["$G", stream].uid)
 
     def group(self, name: NodeId, stream: str) -> StreamGroup | None:
         host = self.hosts[name]

@@ -99,8 +99,8 @@ def create_later(cluster: Cluster, stream: str) -> Uid:
     answer = cluster.ask(f"STREAM.CREATE.{stream}", body)
     assert "error" not in answer, answer
     name = cluster.running()[0]
-    cluster.until("known", lambda: stream in cluster.node(name).meta.streams_by_name)
-    return cluster.node(name).meta.streams_by_name[stream].uid
+    cluster.until("known", lambda: cluster.node(name).meta.stream(stream) is not None)
+    return cluster.node(name).meta.streams_by_key["$G", stream].uid
 
 
 def test_a_cluster_whose_logs_all_lost_their_end_goes_on_when_that_is_accepted(

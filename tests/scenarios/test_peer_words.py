@@ -31,17 +31,17 @@ NOTES: dict[str, list[Any]] = {
     "pull": [999, "C", b"reply", b"", b"1"],
     "acks": [999, [b"$JS.ACK.S.C.1.1.1.1.0"], [b"reply"], [b"+ACK"]],
     "flow": [999, "C", b"$JS.FC.S.C.x", b""],
-    "api.request": [b"$JS.API.STREAM.INFO.none", b"reply", b"", b"", _CLIENT, 1],
-    "api.answer": [b"reply", b"", b"{}", 0],
-    "net.sub": [True, [[b"a.>", b"q", 1]]],
-    "net.msgs": [[b"a", b"x", b"", b"", [b"q"]], [b"a", [b"x", b"y"]], [b"a", b"x"]],
-    "net.deliver": [b"to", b"", [[b"a", b"", b"", b"x"]]],
-    "net.run": [b"to", b"ack.%d.%d.%d.%d", [b"a"], [b"x"], [[1], [1], [1], [1]]],
-    "net.full": [b"to"],
-    "net.room": [[b"to"]],
-    "gate.want": [],
-    "gate.subjects": [True, [b"a.>"], [b"b"]],
-    "gate.msgs": [_CLIENT, [[b"s.a", b"reply", b"", b"x", True]]],
+    "api.request": [b"$JS.API.STREAM.INFO.none", b"reply", b"", b"", _CLIENT, 1, "$G"],
+    "api.answer": ["$G", b"reply", b"", b"{}", 0],
+    "net.sub": ["$G", True, [[b"a.>", b"q", 1]]],
+    "net.msgs": ["$G", [[b"a", b"x", b"", b"", [b"q"]], [b"a", [b"x", b"y"]], [b"a", b"x"]]],
+    "net.deliver": ["$G", b"to", b"", [[b"a", b"", b"", b"x"]]],
+    "net.run": ["$G", b"to", b"ack.%d.%d.%d.%d", [b"a"], [b"x"], [[1], [1], [1], [1]]],
+    "net.full": ["$G", b"to"],
+    "net.room": ["$G", [b"to"]],
+    "gate.want": ["$G"],
+    "gate.subjects": ["$G", True, [b"a.>"], [b"b"]],
+    "gate.msgs": ["$G", _CLIENT, [[b"s.a", b"reply", b"", b"x", True]]],
     "net.peers": [{"n2": "127.0.0.1:1"}],
     "net.urls": ["127.0.0.1:4222"],
     "net.ws_urls": ["127.0.0.1:8080"],
@@ -59,7 +59,7 @@ CALLS: dict[str, list[Any]] = {
     "api.request": NOTES["api.request"],
     "api.stream_infos": [[999], True],
     "api.offenders": [999, {"max_ack_pending": 1}],
-    "api.usage": [],
+    "api.usage": ["$G"],
 }
 WRONG = (None, -1, 1.5, "x", b"x", [], [None], [["x"]], {}, {"tags": 3}, {3: 3}, True, 2**63)
 # Values inside of what is not looked into: the command of a proposal, for who would propose it.
@@ -191,9 +191,9 @@ def test_a_senseless_message_about_an_existing_group_does_no_harm(cluster: Clust
         ("given_back", [1, [99], []]),
         ("digests", [[uid, 2**40, 1], [uid, 0, 0], [0, 2**40, 7]]),
         ("leaders", [[uid, 0, False], [2**40, 1, True]]),
-        ("api.request", [b"$JS.API.CONSUMER.MSG.NEXT.S.C", b"", b"\xff", b"\xff", [], 1]),
-        ("api.request", [b"no api", b"r", b"", b"", [], 2**40]),
-        ("api.answer", [b"", b"", b"", 2**40]),
+        ("api.request", [b"$JS.API.CONSUMER.MSG.NEXT.S.C", b"", b"\xff", b"\xff", [], 1, "$G"]),
+        ("api.request", [b"no api", b"r", b"", b"", [], 2**40, ""]),
+        ("api.answer", ["none", b"", b"", b"", 2**40]),
     ]
     calls: list[tuple[str, list[Any]]] = [
         ("block", [uid, 1, 99, 0, 10]), ("block", [uid, 1, -9, 0, 10]),
@@ -241,4 +241,4 @@ def test_a_peer_proposes_nothing_that_is_not_its_own_to_say(cluster: Cluster) ->
     assert (door.refused, door.passed) == (8, 3)
     cluster.run_ms(1000)
     assert node.meta.applied == before
-    assert sorted(node.meta.streams_by_name) == ["S"]
+    assert sorted(node.meta.streams_by_key) == [("$G", "S")]

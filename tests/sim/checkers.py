@@ -302,7 +302,7 @@ class Checkers:
             return
         machine = group.machine
         if isinstance(machine, MetaMachine):
-            have, want = machine.streams_by_name, truth.machine.streams_by_name
+            have, want = machine.streams_by_key, truth.machine.streams_by_key
             need(have == want, f"{name}: streams {sorted(have)}, not {sorted(want)}")
             return
         assert isinstance(machine, StreamMachine)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from streamd.errors import StreamdError
 from streamd.node.groups.monitor import Loop, Monitor
 from streamd.node.local_node import LocalNode
@@ -288,13 +288,12 @@ class SimProcess:
             self.node.attach_peers(self.peers, lambda: len(self.host.names))
         self.router = Router(
             self.node,
-            self.wires,
+            SoleAccount(self.wires),
             server_version="2.12.0",
             clock=self.clock,
             call_later=self.loop.call_later,
         )
-        advisories = self.router.advisories
-        self.node.watch_events(advisories.on_stream_event, advisories.on_meta_event)
+        self.router.announce()
         self.host.on_process(self)
         self.run(self._start)
 

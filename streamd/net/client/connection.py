@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
@@ -37,10 +37,27 @@ from streamd.types import ACCOUNT
 _STRANGER: Final = State.STRANGER
 
 
+class SubjectSpaces(Protocol):
+    """The subject spaces of a server, as connections use them."""
+
+    def router(self, name: str) -> MessageRouter:
+        """Return the subject space of an account."""
+
+    def enter(self, cid: int, name: str) -> bool:
+        """Count a connection among the clients of an account; False: there are too many."""
+
+    def leave(self, cid: int, name: str) -> None:
+        """Take a connection out of the clients of an account."""
+
+    def resume_deliveries(self) -> None:
+        """Resume deliveries that wait for room, in any subject space."""
+
+
 class Connection(asyncio.Protocol):
     """The server's end of one client connection."""
 
     __slots__ = (
+        "_account",
         "_auth_timer",
         "_connections",
         "_guard",
@@ -52,6 +69,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_passwords",
         "_router",
+        "_spaces",
         "_tracer",
         "_transport",
         "info",
@@ -67,7 +85,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         policy: ClientPolicy,
-        router: MessageRouter,
+        spaces: SubjectSpaces,
         connections: OpenConnections,
         passwords: PasswordChecks,
         info: ServerInfo,
@@ -76,7 +94,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """`tracer`: of the log's protocol trace; None: this connection is not traced."""
         self.policy = policy
-        self._router = router
+        self._spaces = spaces
         self._connections = connections
         self._passwords = passwords
         self.info = info
@@ -90,10 +108,15 @@ class Connection(asyncio.Protocol):
         self.last_read_ns = time.time_ns()  # when anything came
         profile = ClientProfile(policy.auth.no_auth_identity, start_ns=self.last_read_ns)
         self.profile = profile
+        # Of the account of a client that says nothing, until it does.
+        known = profile.identity
+        self._account = ""  # in which the client is counted
+        self._router = router = spaces.router(known.account if known is not None else ACCOUNT)
         self.output = Output(
             router,
             self._guard,
             profile,
+            resume=spaces.resume_deliveries,
             drop_subscription=self._drop_subscription,
             stall=self._stall,
         )
@@ -128,6 +151,8 @@ class Connection(asyncio.Protocol):
         self.write_to(transport)
         if refusal:
             self.close("Maximum Connections Exceeded", refusal)
+            return
+        if profile.identity is not None and not self._enter(profile.identity.account):
             return
         tls = self.policy.tls
         if tls is not None:
@@ -271,6 +296,7 @@ class Connection(asyncio.Protocol):
         self.stop_ns = time.time_ns()
         if self._tracer is not None:
             self._tracer.dropped(self.session.subs)
+        self._leave()
         self._connections.close(self)  # while its subscriptions can still be seen
         self.output.close()
         self._guard.close()
@@ -320,6 +346,10 @@ class Connection(asyncio.Protocol):
                         rest = action[1]
                     else:
                         self._ACTIONS[kind](self, *action[1:])
+                        if self._router is not router:  # a CONNECT named another account
+                            router.end_chunk(output)
+                            router = self._router
+                            router.begin_chunk()
                     if output.is_closed:
                         return
                 if rest is not None:
@@ -378,6 +408,10 @@ class Connection(asyncio.Protocol):
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
+        identity = self.profile.identity
+        assert identity is not None  # that is what was found out
+        if not self._enter(identity.account):
+            return
         named = (self.profile.connect or {}).get("user")
         if named and self.policy.auth.is_mapping:
             self._connections.report_other_name(named, cid=self.cid, ip=self.ip)
@@ -385,6 +419,25 @@ class Connection(asyncio.Protocol):
             self._tracer.identified(self.profile)
         self._keep_alive.on_identified()
         self._connections.identified(self)
+
+    def _enter(self, account: str) -> bool:
+        """Be a client of an account from here on; False: it has too many, and the connection has
+        ended."""
+        if self._account != account:
+            self._leave()
+            if not self._spaces.enter(self.cid, account):
+                text = b"maximum account active connections exceeded"
+                self._fail("Maximum Account Connections Exceeded", text)
+                return False
+            self._account = account
+            self._router = self._spaces.router(account)
+            self.output.enter(self._router)
+        return True
+
+    def _leave(self) -> None:
+        if self._account:
+            self._spaces.leave(self.cid, self._account)
+            self._account = ""
 
     def _note_pong(self) -> None:
         self._keep_alive.on_pong()

@@ -13,16 +13,16 @@ from typing import Protocol
 from streamd.config.options import Options
 from streamd.net.client.auth import ClientPolicy
 from streamd.net.client.client_registry import ClientRegistry
-from streamd.net.client.connection import Connection
+from streamd.net.client.connection import Connection, SubjectSpaces
 from streamd.net.client.entrance import Entrance
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.client.server_info import ServerInfo
 from streamd.net.client.tracing import Tracer
-from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.sockets import refuse_connections, serve
 from streamd.net.tls.handshakes import Handshakes
 from streamd.obs.server_log import Log
+from streamd.types import ACCOUNT
 
 
 class OtherListener(Protocol):
@@ -51,7 +51,7 @@ class Listener:
     def __init__(
         self,
         options: Options,
-        router: MessageRouter,
+        spaces: SubjectSpaces,
         registry: ClientRegistry,
         *,
         server_id: str,
@@ -62,13 +62,14 @@ class Listener:
         handshakes: Handshakes | None = None,
     ) -> None:
         """Raises ConfigError, if certificates can't be used."""
-        self.router = router
+        self.spaces = spaces
+        self._output_queue = spaces.router(ACCOUNT).output_queue  # of all
         self.policy = ClientPolicy.of(options)
         self._handshakes = handshakes or Handshakes()
         self.policy.tls = self._entrance(options)
         self.registry = registry
         self.connections = OpenConnections(
-            self.policy, registry, lambda: router.output_queue.clock(), log, connections_max
+            self.policy, registry, lambda: self._output_queue.clock(), log, connections_max
         )
         self.passwords = PasswordChecks()
         self.info = ServerInfo(
@@ -115,7 +116,7 @@ class Listener:
         tracer = None
         if options.is_trace and self.log is not None:
             tracer = Tracer(self.log, options)
-        return Connection(policy, self.router, self.connections, self.passwords, info, loop, tracer)
+        return Connection(policy, self.spaces, self.connections, self.passwords, info, loop, tracer)
 
     def stop_listening(self) -> None:
         """Accept no more clients; those that are connected stay."""
@@ -143,7 +144,7 @@ class Listener:
         self._handshakes.close()
         if not leaves_open:
             self.stop_listening()
-        self.router.output_queue.write_out(None)
+        self._output_queue.write_out(None)
         await self.connections.close_all(leaves_idle=leaves_open)
 
     async def lame_duck(self) -> None:

@@ -30,6 +30,7 @@ class Output:
     __slots__ = (
         "_guard",
         "_queue",
+        "_resume",
         "_router",
         "_sent_msgs",
         "_table",
@@ -57,15 +58,18 @@ class Output:
         guard: SlowConsumerGuard,
         profile: ClientProfile,
         *,
+        resume: Callable[[], None],
         drop_subscription: Callable[[Subscription], None],
         stall: Callable[[float], None],
     ) -> None:
-        """`drop_subscription` ends a subscription that had its last message; `stall` has the client
-        read no more for some seconds, since a receiver of its publishes is far behind."""
+        """`resume` has deliveries go on that wait for room; `drop_subscription` ends a
+        subscription that had its last message; `stall` has the client read no more for some
+        seconds, since a receiver of its publishes is far behind."""
         self._router = router
         self._queue = router.output_queue
         self._table = router.subscriptions.table
         self._guard = guard
+        self._resume = resume
         self._write_bytes: Callable[[bytes], None] = _not_open
         self._sent_msgs = 0  # `out_msgs` at the last flush
         self.profile = profile
@@ -83,6 +87,11 @@ class Output:
         self.is_told_no_responders = False
         self.rights: UserRights | None = None
         self.is_granting_replies = False
+
+    def enter(self, router: MessageRouter) -> None:
+        """Serve the client in another subject space from here on."""
+        self._router = router
+        self._table = router.subscriptions.table
 
     def open(self, write_bytes: Callable[[bytes], None]) -> None:
         """Write by `write_bytes` from here on."""
@@ -169,7 +178,7 @@ class Output:
         """Note that the transport has room again, and have waiting deliveries go on."""
         self.is_congested = False
         self._guard.relax()
-        self._router.on_drained()
+        self._resume()
 
     # --- the client, as requests and advisories name it ----------------------------------------
 

@@ -292,8 +292,11 @@ class Session:
                 self._enter(State.STRANGER)
                 return ()
             return _REFUSED
-        if identity == self.profile.identity:
+        before = self.profile.identity
+        if identity == before:
             return ()
+        if before is not None and identity.account != before.account:
+            return ((FAIL, "Client Closed", b""),)  # its subscriptions belong to the other account
         self._set_identity(identity)
         actions: list[Action] = []
         for sub in self.subs.values():

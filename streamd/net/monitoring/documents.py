@@ -33,7 +33,7 @@ from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
 from streamd.net.monitoring.stats import Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
-from streamd.types import ACCOUNT
+from streamd.types import ACCOUNT, stream_label
 
 # What nats-server's switches choose between: the answer is what this server does.
 FEATURE_FLAGS = {
@@ -311,14 +311,14 @@ class Monitoring:
         if is_detailed:
             errors = [{"type": kind, **names, "error": text}]
             errors += [
-                {"type": kind, **names, "stream": name, "error": reason}
-                for name, reason in lost.items()
-                if name != names["stream"]
+                {"type": kind, **names, "account": account, "stream": name, "error": reason}
+                for (account, name), reason in lost.items()
+                if (account, name) != (names["account"], names["stream"])
             ]
             return status, {"status": word, "errors": errors[:MONITORING_PAGE]}
         document: Document = {"status": word, "error": text}
         if lost:
-            document["lost"] = list(lost)[:MONITORING_PAGE]
+            document["lost"] = [stream_label(key) for key in lost][:MONITORING_PAGE]
         return status, document
 
     def _health(self, query: Query) -> Steps[Health]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamd.limits import CURRENT_LAG_MAX, HUNG_S, SLICE_GROUPS
 from streamd.net.monitoring.query import Query, flag
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
-from streamd.types import ACCOUNT, META_UID
+from streamd.types import ACCOUNT, META_UID, StreamKey
 
 if TYPE_CHECKING:  # a server without streams does not load that room
     from streamd.node.ports import GroupInfo, NodeHandle
@@ -28,13 +28,13 @@ class Health(NamedTuple):
     kind: str = ""
     text: str = ""
     names: dict[str, str] = {}  # noqa: RUF012 never written to
-    lost: dict[str, str] = {}  # noqa: RUF012 likewise
+    lost: dict[StreamKey, str] = {}  # noqa: RUF012 likewise
 
 
 def judge(node: NodeHandle, query: Query) -> Steps[Health]:
     """Judge what /healthz asks of streams. Raises BadQuery."""
     account, stream = query.get("account", ""), query.get("stream", "")
-    if account and account != ACCOUNT:
+    if account not in ("", ACCOUNT) and not node.account(account).streams():
         text = f'JetStream account "{account}" not found'
         return Health(404, "ACCOUNT", text, {"account": account})
     if node.health.store_fault:
@@ -50,7 +50,11 @@ def judge(node: NodeHandle, query: Query) -> Steps[Health]:
     if flag(query, "js-server-only") or flag(query, "js-meta-only"):
         return Health()
     is_strict = flag(query, "strict")
-    return (yield from _of_streams(node, stream, query.get("consumer", ""), is_strict=is_strict))
+    return (
+        yield from _of_streams(
+            node, account, stream, query.get("consumer", ""), is_strict=is_strict
+        )
+    )
 
 
 def store_gone(node: NodeHandle) -> Health:
@@ -97,79 +101,91 @@ def _of_meta(node: NodeHandle) -> Health:
     return Health()
 
 
-def _of_streams(node: NodeHandle, stream: str, consumer: str, *, is_strict: bool) -> Steps[Health]:
-    """Judge one stream, and one of its consumers; "": all."""
-    lost = yield from lost_streams(node, stream)
-    failed: dict[str, str] = _damaged(node) | dict(node.failed)
+def _of_streams(
+    node: NodeHandle, account: str, stream: str, consumer: str, *, is_strict: bool
+) -> Steps[Health]:
+    """Judge one stream, and one of its consumers; "": all, of all accounts if none is named."""
+    only = (account or ACCOUNT, stream) if stream else None
+    lost = yield from lost_streams(node, only)
+    failed: dict[StreamKey, str] = _damaged(node) | dict(node.failed)
     if node.is_clustered:
-        failed = (yield from _not_current_streams(node, stream)) | failed
-    for name, reason in failed.items():
-        if stream in ("", name) and name not in lost:
-            text = f"JetStream stream '{ACCOUNT} > {name}' is not current: {reason}"
-            return Health(503, "STREAM", text, {"account": ACCOUNT, "stream": name})
-    for name, reason in lost.items():
-        if stream in ("", name):
-            text = f"JetStream stream '{ACCOUNT} > {name}' is not served as it was: {reason}"
+        failed = (yield from _not_current_streams(node, only)) | failed
+
+    def is_asked_for(key: StreamKey) -> bool:
+        return key == only if only is not None else account in ("", key[0])
+
+    for key, reason in failed.items():
+        if is_asked_for(key) and key not in lost:
+            text = f"JetStream stream '{key[0]} > {key[1]}' is not current: {reason}"
+            return Health(503, "STREAM", text, _names(key))
+    for key, reason in lost.items():
+        if is_asked_for(key):
+            text = f"JetStream stream '{key[0]} > {key[1]}' is not served as it was: {reason}"
             status = 503 if stream or is_strict else 200
-            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, lost)
+            return Health(status, "STREAM", text, _names(key), lost)
     set_aside = node.health.discarded_reasons()
-    for name, reason in set_aside.items():
-        if stream in ("", name):
-            text = f"JetStream stream '{ACCOUNT} > {name}' has lost messages: {reason}"
+    for key, reason in set_aside.items():
+        if is_asked_for(key):
+            text = f"JetStream stream '{key[0]} > {key[1]}' has lost messages: {reason}"
             status = 503 if is_strict else 200  # the stream itself is served, and whole again
-            return Health(status, "STREAM", text, {"account": ACCOUNT, "stream": name}, set_aside)
-    if not stream:
+            return Health(status, "STREAM", text, _names(key), set_aside)
+    if only is None:
         return Health()
-    names = {"account": ACCOUNT, "stream": stream}
-    handle = node.stream(stream)
+    names = _names(only)
+    handle = node.account(only[0]).stream(stream)
     if handle is None:
-        text = f'JetStream stream "{stream}" not found on account "{ACCOUNT}"'
+        text = f'JetStream stream "{stream}" not found on account "{only[0]}"'
         return Health(404, "STREAM", text, names)
     if node.is_clustered:
         handle = node.replica(handle.uid)  # the leader's business, if there is none here
     if consumer and handle is not None and consumer not in handle.machine.consumers:
         text = (
             f'JetStream consumer "{consumer}" not found for stream "{stream}"'
-            f' on account "{ACCOUNT}"'
+            f' on account "{only[0]}"'
         )
         return Health(404, "CONSUMER", text, {**names, "consumer": consumer})
     return Health()
 
 
-def lost_streams(node: NodeHandle, only: str = "") -> Steps[dict[str, str]]:
+def _names(key: StreamKey) -> dict[str, str]:
+    account, name = key
+    return {"account": account, "stream": name}
+
+
+def lost_streams(node: NodeHandle, only: StreamKey | None = None) -> Steps[dict[StreamKey, str]]:
     """Find the streams whose only copy is lost or damaged here, and what to do about it; `only`
     one, if it is named."""
-    found: dict[str, str] = {}
-    by_name = node.meta.streams_by_name
-    for name in looked_at([only] if only else sorted(by_name)):
-        if name is None:
+    found: dict[StreamKey, str] = {}
+    by_key = node.meta.streams_by_key
+    for key in looked_at([only] if only else sorted(by_key)):
+        if key is None:
             yield
             continue
-        asset = by_name.get(name)
+        asset = by_key.get(key)
         reason = node.health.lost_copy_reason(asset) if asset is not None else ""
         if reason:
-            found[name] = reason
+            found[key] = reason
     return found
 
 
-def _damaged(node: NodeHandle) -> dict[str, str]:
+def _damaged(node: NodeHandle) -> dict[StreamKey, str]:
     """Streams whose copy here is damaged: what is left of it is served."""
     reasons = node.health.damage_reasons()
     if not reasons:
         return {}
     known = node.meta.streams_by_uid
-    return {known[uid].name: text for uid, text in reasons.items() if uid in known}
+    return {known[uid].key: text for uid, text in reasons.items() if uid in known}
 
 
-def _not_current_streams(node: NodeHandle, only: str) -> Steps[dict[str, str]]:
+def _not_current_streams(node: NodeHandle, only: StreamKey | None) -> Steps[dict[StreamKey, str]]:
     """Find the streams that should have a whole replica here and have not, and why."""
-    found: dict[str, str] = {}
-    by_name = node.meta.streams_by_name
-    for name in looked_at([only] if only else sorted(by_name), SLICE_GROUPS):
-        if name is None:
+    found: dict[StreamKey, str] = {}
+    by_key = node.meta.streams_by_key
+    for key in looked_at([only] if only else sorted(by_key), SLICE_GROUPS):
+        if key is None:
             yield
             continue
-        asset = by_name.get(name)
+        asset = by_key.get(key)
         if asset is None or node.server_name not in asset.peers:
             continue
         facts = node.group_info(asset.uid)
@@ -178,5 +194,5 @@ def _not_current_streams(node: NodeHandle, only: str) -> Steps[dict[str, str]]:
         else:
             reason = not_current(facts) or short_of_disks(facts)
         if reason:
-            found[name] = reason
+            found[key] = reason
     return found

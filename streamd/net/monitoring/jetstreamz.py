@@ -19,7 +19,7 @@ from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
 from streamd.net.monitoring.query import NotLeader, Query, flag, page
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
-from streamd.types import ACCOUNT, META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
+from streamd.types import META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.api.router import Router
@@ -46,19 +46,28 @@ class JetStreamSources:
         from streamd.api import cluster_infos, infos, stream_configs
 
         self.node = node
-        self._context = router.context
+        self._router = router
         self._infos = infos
         self._cluster_infos = cluster_infos
         self._shown = stream_configs.shown
 
     def api_totals(self) -> tuple[int, int]:
         """Return the counts of requests and errors of the JetStream API."""
-        counts = self._context.counts
+        counts = self._router.counts
         return counts.total, counts.errors
+
+    def account_totals(self, account: str) -> tuple[int, int]:
+        """Return the counts of an account's API requests and errors."""
+        counts = self._router.context_of(account).counts
+        return counts.total, counts.errors
+
+    def accounts(self) -> list[str]:
+        """Return the names of the accounts that may use JetStream, sorted."""
+        return self._router.jetstream_accounts()
 
     def api_pending(self) -> int:
         """Return the count of API requests that are being served."""
-        return int(self._context.counts.pending)
+        return int(self._router.counts.pending)
 
     def stream_state(self, handle: StreamHandle) -> Document:
         machine = handle.machine
@@ -69,13 +78,14 @@ class JetStreamSources:
         return self._shown(handle.machine.config)
 
     def consumer_info(self, handle: StreamHandle, consumer: Consumer) -> Document:
-        info: Document = self._infos.consumer_info(self._context, handle, consumer, is_listed=True)
+        context = self._router.context_of(handle.account)
+        info: Document = self._infos.consumer_info(context, handle, consumer, is_listed=True)
         return info
 
     def cluster_block(self, handle: StreamHandle) -> Document:
         """Return the `cluster` object of a replica here."""
         config = handle.machine.config
-        block: Document = self._cluster_infos.cluster_block(self._context.node, handle.uid, config)
+        block: Document = self._cluster_infos.cluster_block(self.node, handle.uid, config)
         return block
 
     def consumer_group(self, handle: StreamHandle, consumer: Consumer) -> str:
@@ -150,6 +160,12 @@ class _Page:
                 return shown[:at]
         return shown
 
+    def accounts(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the accounts of this page."""
+        if self._is_whole:
+            return names
+        return names[self.accounts_offset : self.accounts_offset + self._limit]
+
     def consumers(self, names: Iterable[str]) -> list[str]:
         """Return those of a stream's consumers that are shown."""
         in_order = sorted(names)
@@ -176,17 +192,17 @@ class JetStreamz:
         return bool(self.js.node.is_clustered)
 
     def replicas(self) -> Steps[list[StreamHandle]]:
-        """Collect the streams of which this node has a replica, by name."""
+        """Collect the streams of which this node has a replica, by account and name."""
         node = self.js.node
         if not self.is_clustered:
             return list(node.streams())
-        by_name = node.meta.streams_by_name
+        by_key = node.meta.streams_by_key
         found = []
-        for name in looked_at(sorted(by_name)):
-            if name is None:
+        for key in looked_at(sorted(by_key)):
+            if key is None:
                 yield
                 continue
-            asset = by_name.get(name)
+            asset = by_key.get(key)
             replica = node.replica(asset.uid) if asset is not None else None
             if replica is not None:
                 found.append(replica)
@@ -246,18 +262,25 @@ class JetStreamz:
         if self.is_clustered:
             document["meta_cluster"] = self.meta_cluster()
         wants_accounts = flags["accounts"] or has_streams or bool(account)
-        # The one account there is, on the first page; who names it pages through its streams.
-        if wants_accounts and (account == ACCOUNT or (not account and part.accounts_offset == 0)):
-            detail = self._account_detail(totals)
-            if has_streams:
-                shown = replicas
-                if self.is_clustered and flags["stream-leader-only"]:
-                    shown = [replica for replica in replicas if self._leads(replica)]
-                if part.stream:
-                    shown = [replica for replica in shown if replica.name == part.stream]
-                detail |= self._stream_details(shown, part, flags)
-            document["account_details"] = [detail]
-        document["total"] = 1
+        accounts = self.js.accounts()
+        if wants_accounts:
+            named = [account] if account in accounts else []
+            details = []
+            # A query that names an account pages through its streams.
+            for name in named if account else part.accounts(accounts):
+                own = [replica for replica in replicas if replica.account == name]
+                detail = self._account_detail(name, (yield from self._totals(own)))
+                if has_streams:
+                    shown = own
+                    if self.is_clustered and flags["stream-leader-only"]:
+                        shown = [replica for replica in own if self._leads(replica)]
+                    if part.stream:
+                        shown = [replica for replica in shown if replica.name == part.stream]
+                    detail |= self._stream_details(shown, part, flags)
+                details.append(detail)
+            if details:
+                document["account_details"] = details
+        document["total"] = len(accounts)
         return document
 
     def _stream_details(
@@ -305,11 +328,12 @@ class JetStreamz:
             shown["snapshot"]["last_duration"] = facts["saving_ns"]
         return shown
 
-    def _account_detail(self, totals: _Totals) -> Document:
+    def _account_detail(self, account: str, totals: _Totals) -> Document:
         stats = self._stats(totals)
+        total, errors = self.js.account_totals(account)
         stats["accounts"] = 0
-        stats["api"]["level"] = 0
-        return {"name": ACCOUNT, "id": ACCOUNT, **stats}
+        stats["api"] = {"level": 0, "total": total, "errors": errors}
+        return {"name": account, "id": account, **stats}
 
     def _stream_detail(
         self, replica: StreamHandle, part: _Page, flags: dict[str, bool]
@@ -430,7 +454,7 @@ class JetStreamz:
             "storage": totals.storage,
             "reserved_memory": totals.reserved_memory,
             "reserved_storage": totals.reserved_storage,
-            "accounts": 1,
+            "accounts": len(self.js.accounts()),
             "ha_assets": totals.ha_assets,
             "api": {"level": API_LEVEL, "total": total, "errors": errors},
         }
@@ -473,8 +497,9 @@ class JetStreamz:
         uids: list[Uid] = []
         if account == SYSTEM_ACCOUNT:
             uids = [META_UID]
-        elif account == ACCOUNT:
-            uids = [replica.uid for replica in (yield from self.replicas())]
+        else:
+            replicas = yield from self.replicas()
+            uids = [replica.uid for replica in replicas if replica.account == account]
         groups: Document = {}
         for uid in looked_at(uids, SLICE_GROUPS):
             if uid is None:
@@ -547,17 +572,16 @@ class JetStreamz:
         found = {name: count for name, count in found.items() if is_shown(name, count)}
         node = self.js.node
         replicas = yield from self.replicas()
-        uids = chain((META_UID,) if self.is_clustered else (), (one.uid for one in replicas))
-        for uid in looked_at(uids):
-            if uid is None:
+        meta = ((META_UID, SYSTEM_ACCOUNT),) if self.is_clustered else ()
+        for row in looked_at(chain(meta, ((one.uid, one.account) for one in replicas))):
+            if row is None:
                 yield
                 continue
+            uid, account = row
             waiting_count = node.waiting_count(uid)
             if waiting_count is None:
                 continue
-            is_meta = uid == META_UID
-            account = SYSTEM_ACCOUNT if is_meta else ACCOUNT
-            group = _META_GROUP if is_meta else f"S-{uid:08d}"
+            group = _META_GROUP if uid == META_UID else f"S-{uid:08d}"
             name, count = f"[ACC:{account}] RAFT '{group}' inbox", waiting_count
             if is_shown(name, count):
                 found[name] = count

@@ -5,12 +5,13 @@ and acknowledge goes whole to one server that has it, the same one as long as th
 order is kept. That server treats it as if the client were its own: it serves, or passes on to who
 leads. Answers and acks come back as any message to a subject that somebody there listens to.
 
-Notes between the two (`PeerLinks.note`), in order on each link:
+Each account has its own gate. Notes between the two (`PeerLinks.note`) begin with the account; in
+order on each link:
 
-    gate.want      []                                      tell me what streams capture
-    gate.subjects  [is_full, [pattern, ...], [pattern, ...]]   added, and gone
-    gate.msgs      [client, [[subject, reply, headers, payload, may it administer?], ...]]   as a
-                   client published them
+    gate.want      [..]                                    tell me what streams capture
+    gate.subjects  [.., is_full, [pattern, ...], [pattern, ...]]   added, and gone
+    gate.msgs      [.., client, [[subject, reply, headers, payload, may it administer?], ...]]   as
+                   a client published them
 
 Each server with JetStream tells all patterns it knows of. One that answers a client about a new
 stream has told of its subjects before, on the same link: so the client can publish at once.
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.node.ports import PublishSink
 
 _PREFIX: Final = "gate."
+_KINDS: Final = ("gate.want", "gate.subjects", "gate.msgs", "api.answer")
 _OWN: Final = (b"$JS.API.>", b"$JS.ACK.>", b"$JS.FC.>")
 
 
@@ -49,6 +51,56 @@ class GatewayClient(ClientFacts, Protocol):
         """True if the client may make requests that concern the whole cluster."""
 
 
+class AccountGate(Protocol):
+    """The end of one account's gate at this server."""
+
+    def on_up(self, node_id: NodeId) -> None: ...
+
+    def on_down(self, node_id: NodeId) -> None: ...
+
+    def on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        """Take a note of another server, without the account."""
+
+
+class Gate:
+    """The gates of all accounts: takes notes to the account that they name."""
+
+    def __init__(self, links: PeerLinks, obtain: Callable[[str], object]) -> None:
+        """`obtain` makes an account that another server knows and this one does not yet, and adds
+        its gate."""
+        self._obtain = obtain
+        self._by_account: dict[str, AccountGate] = {}
+        links.on_note_prefix(_PREFIX, self._on_note)
+        links.on_up(self._on_up)
+        links.on_down(self._on_down)
+
+    def add(self, account: str, gate: AccountGate) -> None:
+        """Take notes of an account to its gate from here on."""
+        self._by_account[account] = gate
+
+    def take_answers(self, links: PeerLinks) -> None:
+        """Take answers of the API too: this server has no JetStream."""
+        links.on_note_prefix("api.answer", self._on_note)
+
+    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        if kind not in _KINDS:
+            return
+        account, *rest = args
+        if account not in self._by_account:
+            self._obtain(account)
+        gate = self._by_account.get(account)
+        if gate is not None:
+            gate.on_note(sender, kind, rest)
+
+    def _on_up(self, node_id: NodeId) -> None:
+        for gate in list(self._by_account.values()):
+            gate.on_up(node_id)
+
+    def _on_down(self, node_id: NodeId) -> None:
+        for gate in list(self._by_account.values()):
+            gate.on_down(node_id)
+
+
 class GatewayStream:
     """The end at the server without JetStream: in the router's eyes a stream, led elsewhere, that
     captures all subjects of JetStream."""
@@ -59,12 +111,14 @@ class GatewayStream:
 
     def __init__(
         self,
+        account: str,
         table: RouteTable,
         publish: Callable[[bytes, bytes, bytes, bytes], None],
         links: PeerLinks,
         server_name: NodeId,
     ) -> None:
         """`publish(subject, reply, headers, payload)` is the router's."""
+        self._account = account
         self._table = table
         self._publish = publish
         self._links = links
@@ -73,12 +127,8 @@ class GatewayStream:
         self._tree: SubjectTree[NodeId] = SubjectTree()
         self._server: NodeId = ""  # that gets what it can serve
         self._servers: dict[bytes, NodeId] = {}  # by subject, as it was found
-        links.on_note_prefix(_PREFIX, self._on_note)
-        links.on_note_prefix("api.answer", self._on_answer)
-        links.on_up(self._on_up)
-        links.on_down(self._on_down)
         for node_id in links.nodes():
-            self._on_up(node_id)
+            self.on_up(node_id)
         self._changed()
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
@@ -93,7 +143,7 @@ class GatewayStream:
         for (subject, headers, payload), reply in zip(msgs, replies, strict=True):
             server = self._server_for(subject)
             if server != target and run:
-                self._links.note(target, "gate.msgs", [client, run])
+                self._links.note(target, "gate.msgs", [self._account, client, run])
                 run = []
             target = server
             is_trusted = False
@@ -101,7 +151,7 @@ class GatewayStream:
                 is_trusted = publisher.may_administer(subject)
             run.append((subject, reply, headers, payload, is_trusted))
         if run:
-            self._links.note(target, "gate.msgs", [client, run])
+            self._links.note(target, "gate.msgs", [self._account, client, run])
 
     def _server_for(self, subject: bytes) -> NodeId:
         found = self._servers.get(subject)
@@ -131,17 +181,24 @@ class GatewayStream:
 
     # --- from other servers ---------------------------------------------------------------------
 
-    def _on_up(self, node_id: NodeId) -> None:
-        self._links.note(node_id, "gate.want", [])
+    def on_up(self, node_id: NodeId) -> None:
+        """Ask a server what it can serve: its link is up."""
+        self._links.note(node_id, "gate.want", [self._account])
 
-    def _on_down(self, node_id: NodeId) -> None:
+    def on_down(self, node_id: NodeId) -> None:
+        """Forget a server whose link is gone."""
         for pattern in self._patterns.pop(node_id, ()):
             self._tree.remove(pattern, node_id)
         self._changed()
 
-    def _on_note(self, sender: NodeId, kind: str, args: Subjects) -> None:
-        if kind != "gate.subjects":
-            return
+    def on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        """See AccountGate."""
+        if kind == "api.answer":
+            self._on_answer(*args)
+        elif kind == "gate.subjects":
+            self._on_subjects(sender, args)
+
+    def _on_subjects(self, sender: NodeId, args: Subjects) -> None:
         is_full, added, gone = args
         if is_full:
             gone = list(self._patterns.get(sender, ()))
@@ -154,12 +211,9 @@ class GatewayStream:
             known.add(pattern)
         self._changed()
 
-    def _on_answer(
-        self, _sender: NodeId, _kind: str, args: tuple[bytes, bytes, bytes, *tuple[int, ...]]
-    ) -> None:
+    def _on_answer(self, reply: bytes, headers: bytes, payload: bytes, *_: int) -> None:
         """Take an answer to a request that went on to a server which the client's own does not know
         of yet."""
-        reply, headers, payload, *_ = args
         self._publish(reply, b"", headers, payload)
 
 
@@ -168,6 +222,7 @@ class GatewayServer:
 
     def __init__(
         self,
+        account: str,
         router: MessageRouter,
         stream_subjects: Callable[[], Iterable[str]],
         links: PeerLinks,
@@ -176,6 +231,7 @@ class GatewayServer:
     ) -> None:
         """`stream_subjects` returns the patterns that streams of the cluster capture;
         `streams_changed` is to be called whenever they may be others."""
+        self._account = account
         self._router = router
         self._stream_subjects = stream_subjects
         self._links = links
@@ -185,8 +241,6 @@ class GatewayServer:
             self._own.add(b"$JS.%b.API.>" % domain.encode())
         self._told: dict[NodeId, set[bytes]] = {}  # patterns, by server that wants to know
         self._is_scheduled = False
-        links.on_note_prefix(_PREFIX, self._on_note)
-        links.on_down(self._on_down)
 
     def streams_changed(self) -> None:
         """Tell the other servers of it when the loop's iteration is over."""
@@ -200,20 +254,25 @@ class GatewayServer:
         for node_id, told in list(self._told.items()):
             if patterns != told:
                 self._told[node_id] = patterns
-                changes = [False, sorted(patterns - told), sorted(told - patterns)]
+                changes = [self._account, False, sorted(patterns - told), sorted(told - patterns)]
                 self._links.note(node_id, "gate.subjects", changes)
 
     def _patterns(self) -> set[bytes]:
         """Return the patterns of all that concerns JetStream, wherever it is served."""
         return self._own.union(pattern.encode() for pattern in self._stream_subjects())
 
-    def _on_down(self, node_id: NodeId) -> None:
+    def on_up(self, node_id: NodeId) -> None:
+        """See AccountGate. A server that wants to know will say so."""
+
+    def on_down(self, node_id: NodeId) -> None:
+        """Forget a server whose link is gone."""
         self._told.pop(node_id, None)
 
-    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        """See AccountGate."""
         if kind == "gate.want":
             self._told[sender] = patterns = self._patterns()
-            self._links.note(sender, "gate.subjects", [True, sorted(patterns), []])
+            self._links.note(sender, "gate.subjects", [self._account, True, sorted(patterns), []])
         elif kind == "gate.msgs":
             client = client_of(args[0])
             for *message, is_administrator in args[1]:

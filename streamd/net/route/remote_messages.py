@@ -3,15 +3,16 @@
 A message is passed on by the node whose client published it, once to each node that wants it, and
 from there to clients only: never on to a third node, never into a stream.
 
-Notes to other nodes (`streamd.node.ports.Peers.note`), in order on each link:
+Each account has its own exchange, for its subject space. Notes to other nodes
+(`streamd.node.ports.Peers.note`) begin with the account; in order on each link:
 
-    net.sub      [is_full, [[pattern, queue, members], ...]]   interest of clients here
-    net.msgs     [[subject, payload, reply?, headers?, queues?], ...]   or, for a run of plain
+    net.sub      [.., is_full, [[pattern, queue, members], ...]]   interest of clients here
+    net.msgs     [.., [[subject, payload, reply?, headers?, queues?], ...]]   or, for a run of plain
                  messages on one subject, [subject, [payload, ...]]
-    net.deliver  [to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
-    net.run      [to, ack, subjects, payloads, numbers]        the same, see `InboxSink.deliver_run`
-    net.full     [to]                                          stop delivering to that subject
-    net.room     [[to, ...]]                                   go on
+    net.deliver  [.., to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
+    net.run      [.., to, ack, subjects, payloads, numbers]    the same, see `InboxSink.deliver_run`
+    net.full     [.., to]                                      stop delivering to that subject
+    net.room     [.., [to, ...]]                               go on
 
 Queued messages go out at the end of a chunk, or else of the loop's iteration. Interest goes
 before anything else a chunk led to, so that the answer to a request finds its way back.
@@ -23,6 +24,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from streamd.callbacks import ignore
 from streamd.limits import (
     REMOTE_CHANGES_MAX,
     REMOTE_CONGESTED_BYTES,
@@ -38,9 +40,10 @@ from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.pubsub.subscriptions import Subscriptions
-from streamd.types import NodeId
+from streamd.types import ACCOUNT, NodeId
 
 PREFIX: Final = "net."
+_KINDS: Final = ("net.sub", "net.msgs", "net.deliver", "net.run", "net.full", "net.room")
 
 TakeNote = Callable[[NodeId, str, Any], None]
 """Takes a note: (sender, kind, arguments), which a link has checked (protocol/peer_schemas.py)."""
@@ -73,29 +76,84 @@ class PeerLinks(Protocol):
         """Call when a link that was behind has nearly caught up."""
 
 
+class Exchange:
+    """Exchange of all accounts with other nodes: takes notes to the account that they name."""
+
+    def __init__(
+        self,
+        links: PeerLinks,
+        obtain: Callable[[str], object],
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """`obtain` makes the subject space of an account that another node knows and this one does
+        not yet, and connects it. `call_soon` is the event loop's; it may be left out where a loop
+        is running."""
+        self._links = links
+        self._obtain = obtain
+        self._call_soon = call_soon or asyncio.get_running_loop().call_soon
+        self._by_account: dict[str, Remotes] = {}
+        links.on_note_prefix(PREFIX, self._on_note)
+        links.on_up(self._on_up)
+        links.on_down(self._on_down)
+        links.on_drained(self._on_drained)
+
+    def connect(self, router: MessageRouter, account: str = ACCOUNT) -> Remotes:
+        """Connect an account's `router`: interest and messages are shared. At most once."""
+        remotes = Remotes(
+            account,
+            router.subscriptions,
+            router.fanout,
+            router.output_queue,
+            self._links,
+            self._call_soon,
+            router.on_drained,
+        )
+        self._by_account[account] = remotes
+        router.attach_remotes(remotes)
+        return remotes
+
+    def nodes(self) -> list[RemoteNode]:
+        """Return the nodes of all accounts, with their counters."""
+        return [node for remotes in self._by_account.values() for node in remotes.nodes()]
+
+    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        if kind not in _KINDS:
+            return
+        account, *rest = args
+        remotes = self._by_account.get(account)
+        if remotes is None:
+            self._obtain(account)
+            remotes = self._by_account.get(account)
+        if remotes is not None:
+            remotes.on_note(sender, kind, rest)
+
+    def _on_up(self, node_id: NodeId) -> None:
+        for remotes in list(self._by_account.values()):
+            remotes.on_up(node_id)
+
+    def _on_down(self, node_id: NodeId) -> None:
+        for remotes in list(self._by_account.values()):
+            remotes.on_down(node_id)
+
+    def _on_drained(self, _node_id: NodeId) -> None:
+        for remotes in list(self._by_account.values()):
+            remotes.resume()
+
+
 def connect(
     router: MessageRouter,
     links: PeerLinks,
     call_soon: Callable[[Callable[[], None]], object] | None = None,
 ) -> Remotes:
-    """Connect `router` to other nodes: interest and messages are shared. At most once. `call_soon`
-    is the event loop's; it may be left out where a loop is running."""
-    remotes = Remotes(
-        router.subscriptions,
-        router.fanout,
-        router.output_queue,
-        links,
-        call_soon or asyncio.get_running_loop().call_soon,
-        router.on_drained,
-    )
-    router.attach_remotes(remotes)
-    return remotes
+    """Connect the `router` of a server that has one account."""
+    return Exchange(links, ignore, call_soon).connect(router)
 
 
 class RemoteNode:
     """Another node, as core NATS sees it; see `interest.PeerNode`."""
 
     __slots__ = (
+        "_account",
         "_links",
         "full",
         "in_bytes",
@@ -107,7 +165,8 @@ class RemoteNode:
         "told_full",
     )
 
-    def __init__(self, node_id: NodeId, links: PeerLinks) -> None:
+    def __init__(self, account: str, node_id: NodeId, links: PeerLinks) -> None:
+        self._account = account
         self._links = links
         self.node_id = node_id
         self.outbox: list[RouteItem] = []  # items of a net.msgs
@@ -121,7 +180,7 @@ class RemoteNode:
             outbox, self.outbox = self.outbox, []
             for part, size in _parts(outbox):
                 self._count(_msgs_in(part), size)
-                self._links.note(self.node_id, "net.msgs", part)
+                self._links.note(self.node_id, "net.msgs", [self._account, part])
 
     def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
         """Send a consumer's messages to the plain subscribers of `to` there, or, if a queue group
@@ -129,7 +188,7 @@ class RemoteNode:
         self.flush()  # order: messages queued before go before
         for part, size in _parts(batch):
             self._count(len(part), size)
-            self._links.note(self.node_id, "net.deliver", [to, queue, part])
+            self._links.note(self.node_id, "net.deliver", [self._account, to, queue, part])
 
     def deliver_run(
         self,
@@ -147,7 +206,7 @@ class RemoteNode:
             part = slice(at, at + step)
             columns = [list(column[part]) for column in numbers]
             names = list(subjects[part])
-            args = (to, ack, names, list(payloads[part]), columns)
+            args = (self._account, to, ack, names, list(payloads[part]), columns)
             self._count(len(names), size * len(names))
             self._links.note(self.node_id, "net.run", args)
 
@@ -161,10 +220,12 @@ class RemoteNode:
 
 
 class Remotes:
-    """Exchange with all other nodes: interest and messages; see `remote_routes.OtherNodes`."""
+    """Exchange of one account with all other nodes: interest and messages; see
+    `remote_routes.OtherNodes`."""
 
     def __init__(
         self,
+        account: str,
         subscriptions: Subscriptions,
         fanout: FanOut,
         output_queue: OutputQueue,
@@ -173,6 +234,7 @@ class Remotes:
         tell_drained: Callable[[], None],
     ) -> None:
         """`tell_drained` resumes deliveries that wait for room in connections or links."""
+        self._account = account
         self._subscriptions = subscriptions
         self._fanout = fanout
         self._output_queue = output_queue
@@ -189,12 +251,12 @@ class Remotes:
             if sub.is_told:
                 self._local.add(sub.pattern, sub.queue)
         self._local.take_changes()  # no node is there yet, and each that comes is told all
-        links.on_note_prefix(PREFIX, self._on_note)
-        links.on_up(self._on_up)
-        links.on_down(self._on_down)
-        links.on_drained(lambda _node_id: tell_drained())
         for node_id in links.nodes():
-            self._on_up(node_id)
+            self.on_up(node_id)
+
+    def resume(self) -> None:
+        """Resume deliveries that wait for room in a link."""
+        self._tell_drained()
 
     # --- from this node -------------------------------------------------------------------------
 
@@ -227,7 +289,7 @@ class Remotes:
         # A full set is told even if there is nothing in it: it says what is no longer wanted.
         for at in range(0, max(len(changes), 1 if is_full else 0), REMOTE_NOTE_SUBS):
             part = changes[at : at + REMOTE_NOTE_SUBS]
-            self._links.note(node_id, "net.sub", [is_full and at == 0, part])
+            self._links.note(node_id, "net.sub", [self._account, is_full and at == 0, part])
 
     def schedule(self) -> None:
         """Send queued messages when the loop's iteration is over."""
@@ -267,13 +329,14 @@ class Remotes:
             free = [to for to in node.told_full if not is_congested_here(self._fanout, to)]
             if free:
                 node.told_full.difference_update(free)
-                self._links.note(node.node_id, "net.room", [sorted(free)])
+                self._links.note(node.node_id, "net.room", [self._account, sorted(free)])
             if node.told_full:
                 self._has_told_full = True
 
     # --- from other nodes -----------------------------------------------------------------------
 
-    def _on_up(self, node_id: NodeId) -> None:
+    def on_up(self, node_id: NodeId) -> None:
+        """Exchange with a node whose link is up: tell it all interest here."""
         self.tell()  # first, since later changes are counted from the full set below
         node = self._node(node_id)
         node.outbox.clear()
@@ -281,7 +344,8 @@ class Remotes:
         node.told_full.clear()
         self._tell(node_id, self._local.all(), is_full=True)
 
-    def _on_down(self, node_id: NodeId) -> None:
+    def on_down(self, node_id: NodeId) -> None:
+        """Forget a node whose link is gone."""
         node = self._nodes.pop(node_id, None)
         if node is not None:
             self._changed(self._interest.forget(node), is_all=True)
@@ -290,7 +354,7 @@ class Remotes:
     def _node(self, node_id: NodeId) -> RemoteNode:
         node = self._nodes.get(node_id)
         if node is None:
-            node = self._nodes[node_id] = RemoteNode(node_id, self._links)
+            node = self._nodes[node_id] = RemoteNode(self._account, node_id, self._links)
         return node
 
     def _changed(self, keys: list[tuple[bytes, bytes]], *, is_all: bool = False) -> None:
@@ -299,9 +363,10 @@ class Remotes:
             is_all = is_all or len(patterns) > REMOTE_CHANGES_MAX
             self._subscriptions.on_remote_interest(None if is_all else patterns)
 
-    def _on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+    def on_note(self, sender: NodeId, kind: str, args: Any) -> None:
+        """Take a note of another node, without the account."""
         if kind == "net.msgs":
-            self._on_msgs(self._node(sender), args)
+            self._on_msgs(self._node(sender), *args)
         elif kind == "net.run":
             self._on_run(self._node(sender), *args)
         elif kind == "net.deliver":
@@ -358,7 +423,7 @@ class Remotes:
         if to not in node.told_full and is_congested_here(self._fanout, to):
             node.told_full.add(to)
             self._has_told_full = True
-            self._links.note(node.node_id, "net.full", [to])
+            self._links.note(node.node_id, "net.full", [self._account, to])
 
     # --- for monitoring -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from streamd.machine import commands
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.context import NodeContext
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.ports import Answer, Done, Peers
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.replicas.local_groups import LocalGroups
@@ -28,14 +28,14 @@ class ConfigPropagation:
         context: NodeContext,
         groups: LocalGroups,
         leaders: Leaders,
-        catalog: Catalog,
+        catalogs: Catalogs,
         peers: Peers | None,
         failed: FailedReplicas,
     ) -> None:
         self._context = context
         self._groups = groups
         self._leaders = leaders
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._peers = peers
         self._failed = failed
         self._waiters: dict[Uid, list[tuple[int, Done]]] = {}
@@ -49,7 +49,7 @@ class ConfigPropagation:
         def configured(outcome: object) -> None:
             # Only now does the stream capture by its new subjects; what was looked up since meta
             # announced them is stale.
-            self._catalog.changed()
+            self._catalogs.changed()
             if isinstance(outcome, errors.JsError):
                 self.resolve(replica.uid, outcome)
             else:

@@ -24,10 +24,11 @@ class ForwardedRequests:
         self,
         groups: LocalGroups,
         peers: Peers | None,
-        wires: Wires,
+        wires: Callable[[str], Wires],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """`call_later(delay_s, callback)` is the loop's."""
+        """`wires`: the subject space of an account. `call_later(delay_s, callback)` is the
+        loop's."""
         self._groups = groups
         self._peers = peers
         self._wires = wires
@@ -57,7 +58,8 @@ class ForwardedRequests:
         could be delivered. Such a pull is served a moment later.
         """
         uid, consumer, reply, headers, payload = args
-        if self._wires.has_interest(reply):
+        replica = self._groups.get(uid)
+        if replica is None or self._wires(replica.account).has_interest(reply):
             self._pull(uid, consumer, reply, headers, payload)
         else:
             pull = partial(self._pull, uid, consumer, reply, headers, payload)
@@ -69,7 +71,7 @@ class ForwardedRequests:
             return
         if not replica.pull(consumer, reply, headers, payload):
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{replica.name}.{consumer}"
-            self._answer_no_responders(reply, subject.encode())
+            self._answer_no_responders(replica.account, reply, subject.encode())
 
     def on_acks(
         self, sender: NodeId, args: tuple[Uid, list[bytes], list[bytes] | None, list[bytes]]
@@ -85,7 +87,7 @@ class ForwardedRequests:
         elif replies is not None:
             for subject, reply in zip(subjects, replies, strict=True):
                 if reply:
-                    self._answer_no_responders(reply, subject)
+                    self._answer_no_responders(replica.account, reply, subject)
 
     def on_flow(self, sender: NodeId, args: tuple[Uid, str, bytes, *tuple[bytes, ...]]) -> None:
         """Take an answer to a flow-control request: the note `flow`."""
@@ -94,7 +96,7 @@ class ForwardedRequests:
         if replica is not None and replica.is_ready:
             replica.flow_reply(consumer, subject, *headers)
 
-    def _answer_no_responders(self, reply: bytes, subject: bytes) -> None:
+    def _answer_no_responders(self, account: str, reply: bytes, subject: bytes) -> None:
         """Answer as a server does for a request on a subject without subscribers."""
         headers = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % subject
-        self._wires.publish(reply, b"", headers, b"")
+        self._wires(account).publish(reply, b"", headers, b"")

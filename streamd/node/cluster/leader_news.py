@@ -12,7 +12,7 @@ from streamd.callbacks import ignore
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.context import NodeContext
 from streamd.node.groups import inbox
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.ports import Peers
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.types import META_UID, NodeId, Term, Uid
@@ -30,13 +30,13 @@ class LeaderNews:
         context: NodeContext,
         groups: LocalGroups,
         leaders: Leaders,
-        catalog: Catalog,
+        catalogs: Catalogs,
         peers: Peers | None,
     ) -> None:
         self._context = context
         self._groups = groups
         self._leaders = leaders
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._peers = peers
         self._announced: set[Uid] = set()  # about to be told
         self._told: dict[Uid, Term] = {}  # what this node said it leads, and in which term
@@ -89,7 +89,7 @@ class LeaderNews:
     def on_down(self, node_id: NodeId) -> None:
         """Record that a node whose link broke leads nothing from here."""
         self._leaders.on_down(node_id)
-        self._catalog.changed()
+        self._catalogs.changed()
 
     def on_note(self, sender: NodeId, rows: list[LeaderRow]) -> None:
         """Record what another node leads, or leads no more: the note `leaders`."""
@@ -101,7 +101,7 @@ class LeaderNews:
                 self._wake_followers(sender, uid, term)
             self._leaders.record(sender, uid, term, is_ready=is_ready)
             self.on_changed(uid)
-        self._catalog.changed()
+        self._catalogs.changed()
 
     def _wake_followers(self, sender: NodeId, uid: Uid, term: Term) -> None:
         """Tell the member here that the leader of `term` stopped serving one group while its node

@@ -57,7 +57,20 @@ from streamd.store.blocks.discarded_entries_file import (
 )
 from streamd.store.disk import Thread
 from streamd.store.wal.write_ahead_log import Wal
-from streamd.types import META_UID, Entry, HardState, Index, Msg, NodeId, Seq, StoredMsg, Term, Uid
+from streamd.types import (
+    ACCOUNT,
+    META_UID,
+    Entry,
+    HardState,
+    Index,
+    Msg,
+    NodeId,
+    Seq,
+    StoredMsg,
+    StreamKey,
+    Term,
+    Uid,
+)
 
 T = TypeVar("T")
 Write = tuple[Uid, list[Entry], HardState | None, Index]
@@ -193,10 +206,10 @@ class DiscardedEntries:
         context.block_thread.submit(lambda: tails_in(context.env.disk, self._trash), seen)
 
     @property
-    def reasons(self) -> dict[str, str]:
+    def reasons(self) -> dict[StreamKey, str]:
         """Streams of which `trash/` has what was acknowledged, or may have been, and where."""
         known = self._groups.meta.streams_by_uid
-        found: dict[str, str] = {}
+        found: dict[StreamKey, str] = {}
         for tail in self.found:
             facts, uid = tail.facts, tail.facts.group
             if facts.proof != OPEN and (uid == META_UID or uid in known):
@@ -205,7 +218,7 @@ class DiscardedEntries:
                     text += f", messages {tail.first_seq}..{tail.last_seq}"
                 word = "were" if facts.proof == COMMITTED else "may have been"
                 text += f" {word} acknowledged, are not in the stream, and are kept in {tail.path}"
-                found[known[uid].name if uid else META_NAME] = text
+                found[known[uid].key if uid else (ACCOUNT, META_NAME)] = text
         return found
 
     def record_start(self, raft: RaftCore) -> None:

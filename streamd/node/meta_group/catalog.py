@@ -1,4 +1,5 @@
-"""`Catalog`: the streams as clients find them on one node: by name, and by captured subject.
+"""Catalogs: the streams as clients find them on one node, by account: by name, and by captured
+subject.
 
 A name leads to the replica here or to the stream's leader elsewhere, whichever `place` was given
 last. Lookups are cached until anything changes; callers that cache them longer compare
@@ -12,21 +13,26 @@ from collections.abc import Callable, Iterable
 from streamd import limits
 from streamd.node.ports import StreamHandle
 
+Capturing = Callable[[bytes, str], Iterable[str]]
+"""(pattern, account): names of the account's streams that capture the subject, or any subject of
+the pattern, as far as the meta group knows."""
+
 
 class Catalog:
-    """Handles of the streams of one node. `capturing` names the streams that capture a subject, or
-    any subject of a pattern, as far as the meta group knows."""
+    """Handles of the streams of one account on one node; see ports.AccountStreams."""
 
-    def __init__(self, capturing: Callable[[bytes], Iterable[str]]) -> None:
+    def __init__(self, account: str, capturing: Capturing, changed: Callable[[], None]) -> None:
+        """`changed` tells the catalogs' watchers."""
+        self._account = account
         self._capturing = capturing
+        self._changed = changed
         self.topology_version = 0
-        self._watchers: list[Callable[[], None]] = []
         self._handles: dict[str, StreamHandle] = {}
         self._sorted: list[StreamHandle] | None = []
         self._routes: dict[bytes, tuple[StreamHandle, ...]] = {}
 
     def stream(self, name: str) -> StreamHandle | None:
-        """Return the handle of a stream; see ports.NodeHandle, also for the next three."""
+        """Return the handle of a stream; see ports.AccountStreams, also for the next three."""
         return self._handles.get(name)
 
     def streams(self) -> list[StreamHandle]:
@@ -39,7 +45,7 @@ class Catalog:
         """Return the streams that capture `subject`."""
         found = self._routes.get(subject)
         if found is None:
-            names = sorted(self._capturing(subject))
+            names = sorted(self._capturing(subject, self._account))
             handles = [self._handles.get(name) for name in names]
             found = tuple(
                 handle
@@ -56,7 +62,7 @@ class Catalog:
     def streams_under(self, prefix: bytes) -> tuple[StreamHandle, ...] | None:
         """Return the streams that capture all of a prefix; None: some capture a part of it."""
         found: list[StreamHandle] = []
-        for name in sorted(self._capturing(prefix + b"*")):
+        for name in sorted(self._capturing(prefix + b"*", self._account)):
             handle = self._handles.get(name)
             if handle is None or not (handle.is_local or handle.is_expected):
                 continue
@@ -71,16 +77,50 @@ class Catalog:
             self._handles.pop(name, None)
         else:
             self._handles[name] = handle
-        self.changed()
+        self.forget_lookups()
+        self._changed()
+
+    def forget_lookups(self) -> None:
+        """Drop what was looked up about streams."""
+        self._sorted = None
+        self._routes.clear()
+        self.topology_version += 1
+
+
+class Catalogs:
+    """The catalogs of all accounts on one node."""
+
+    def __init__(self, capturing: Capturing) -> None:
+        self._capturing = capturing
+        self._by_account: dict[str, Catalog] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    def of(self, account: str) -> Catalog:
+        """Return the catalog of an account, which stays the same object."""
+        catalog = self._by_account.get(account)
+        if catalog is None:
+            catalog = Catalog(account, self._capturing, self._tell)
+            self._by_account[account] = catalog
+        return catalog
+
+    def streams(self) -> list[StreamHandle]:
+        """Return the streams of all accounts, sorted by account and name."""
+        if len(self._by_account) == 1:
+            (catalog,) = self._by_account.values()
+            return catalog.streams()
+        by_account = sorted(self._by_account.items())
+        return [handle for _, catalog in by_account for handle in catalog.streams()]
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever anything about streams has changed."""
         self._watchers.append(on_change)
 
     def changed(self) -> None:
-        """Drop what was looked up about streams."""
-        self._sorted = None
-        self._routes.clear()
-        self.topology_version += 1
+        """Drop what was looked up about streams of all accounts."""
+        for catalog in self._by_account.values():
+            catalog.forget_lookups()
+        self._tell()
+
+    def _tell(self) -> None:
         for on_change in self._watchers:
             on_change()

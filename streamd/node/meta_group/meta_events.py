@@ -10,8 +10,8 @@ from streamd.node.cluster.server_removal import ServerRemoval
 from streamd.node.context import NodeContext
 from streamd.node.groups.group_shell import Events
 from streamd.node.groups.monitor import Monitor
-from streamd.node.meta_group.catalog import Catalog
-from streamd.types import NodeId, Uid
+from streamd.node.meta_group.catalog import Catalogs
+from streamd.types import NodeId, StreamKey, Uid
 
 
 class Reconciler(Protocol):
@@ -20,7 +20,7 @@ class Reconciler(Protocol):
     def reconcile(self) -> None:
         """Open, close and place all streams as the meta group's state says."""
 
-    def reconcile_one(self, uid: Uid, name: str) -> None:
+    def reconcile_one(self, uid: Uid, key: StreamKey) -> None:
         """Open, close and place one stream as the meta group's state says."""
 
 
@@ -30,13 +30,13 @@ class MetaEvents:
     def __init__(
         self,
         context: NodeContext,
-        catalog: Catalog,
+        catalogs: Catalogs,
         peering: Peering,
         removal: ServerRemoval,
         replicas: Reconciler,
     ) -> None:
         self._context = context
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._peering = peering
         self._removal = removal
         self._replicas = replicas
@@ -68,5 +68,5 @@ class MetaEvents:
             else:
                 asset = fields["asset"]
                 assert isinstance(asset, StreamAsset), fields
-                self._replicas.reconcile_one(asset.uid, asset.name)
-        self._catalog.changed()
+                self._replicas.reconcile_one(asset.uid, asset.key)
+        self._catalogs.changed()

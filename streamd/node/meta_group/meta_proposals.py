@@ -47,8 +47,8 @@ class MetaProposals:
         kind = command[0]
         deleted = 0
         if kind == commands.DELETE_STREAM:
-            asset = self._groups.meta.streams_by_name.get(command[2])
-            deleted = asset.uid if asset is not None else 0
+            asset = self._groups.meta.stream(command[2])
+            deleted = command[3] or (asset.uid if asset is not None else 0)
 
         def applied(result: Any) -> None:
             if isinstance(result, errors.JsError):

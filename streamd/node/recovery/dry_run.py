@@ -21,7 +21,7 @@ from streamd.node.recovery.lost_copies import is_only_copy
 from streamd.node.replicas.replica_recovery import OPENING_ERRORS, ReplicaRecovery
 from streamd.raft.messages import Message
 from streamd.store.trial_disk import TrialDisk
-from streamd.types import NodeId, Uid
+from streamd.types import NodeId, StreamKey, Uid, stream_label
 
 T = TypeVar("T")
 
@@ -67,10 +67,10 @@ class DryRun:
         finally:
             self._disk.close_all()
 
-    async def _recover_all(self) -> dict[str, str]:
+    async def _recover_all(self) -> dict[StreamKey, str]:
         """Recover each stream whose only copy is here; return why some can't be, by name."""
         parts = self._node.parts
-        failed: dict[str, str] = {}
+        failed: dict[StreamKey, str] = {}
         recovery = ReplicaRecovery(
             parts.context,
             parts.recovery.catchups,
@@ -85,7 +85,7 @@ class DryRun:
                 continue
             found = await self._job(partial(recovery.recover, asset))
             if isinstance(found, OPENING_ERRORS):
-                failed[asset.name] = str(found)
+                failed[asset.key] = str(found)
         return failed
 
     def _only_copies(self) -> list[StreamAsset]:
@@ -111,16 +111,20 @@ class DryRun:
         self._node.parts.context.block_thread.submit(job, completion.done)
         return await completion.wait()
 
-    def _tell_all(self, failed: dict[str, str]) -> None:
+    def _tell_all(self, failed: dict[StreamKey, str]) -> None:
         node, tell = self._node, self._tell
         reports = sorted(node.parts.recovery.quorum_loss.reports, key=lambda report: report.name)
         for report in reports:
             for line in report.lines():
                 tell(line)
-        for name, reason in sorted(failed.items()):
-            tell(f"stream {name}: cannot be recovered: {reason}")
-        rebuilt = {report.name for report in reports}
-        others = sorted(node.meta.streams_by_name.keys() - rebuilt - failed.keys())
+        for key, reason in sorted(failed.items()):
+            tell(f"stream {stream_label(key)}: cannot be recovered: {reason}")
+        rebuilt = {report.uid for report in reports}
+        others = [
+            stream_label(key)
+            for key, asset in sorted(node.meta.streams_by_key.items())
+            if asset.uid not in rebuilt and key not in failed
+        ]
         if others:
             tell(f"served unchanged: {', '.join(others)}")
         if not reports and not failed and not others:

@@ -11,7 +11,7 @@ from streamd.node.integrity.damage_log import DamageLog
 from streamd.node.recovery.lost_copies import REBUILD, is_only_copy
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.replica_table import ReplicaTable
-from streamd.types import Uid
+from streamd.types import StreamKey, Uid
 
 
 class FailedReplicas:
@@ -38,10 +38,10 @@ class FailedReplicas:
     def __contains__(self, uid: Uid) -> bool:
         return uid in self._reasons
 
-    def by_name(self) -> dict[str, str]:
-        """Return the reasons by the name of each stream that still exists."""
+    def by_key(self) -> dict[StreamKey, str]:
+        """Return the reasons by account and name of each stream that still exists."""
         known = self._groups.meta.streams_by_uid
-        return {known[uid].name: text for uid, text in self._reasons.items() if uid in known}
+        return {known[uid].key: text for uid, text in self._reasons.items() if uid in known}
 
     def reason(self, uid: Uid) -> str:
         """Return why the stream is not served; "": it did not fail."""

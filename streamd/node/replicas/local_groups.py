@@ -76,6 +76,14 @@ class LocalGroups:
         """Bytes that are in the log, and not yet in their blocks."""
         return sum(each.files.unwritten_bytes for each in self if each.files is not None)
 
+    def used_bytes(self, account: str) -> tuple[int, int]:
+        """Return the bytes of the messages of an account's streams: in memory, on files."""
+        used = [0, 0]
+        for replica in self:
+            if replica.account == account:
+                used[replica.is_file] += replica.machine.index.live.bytes
+        return used[0], used[1]
+
     def stored_bytes(self, *, is_file: bool) -> int:
         """Bytes of the messages of all streams on files, or in memory."""
         return sum(

@@ -99,7 +99,7 @@ class ReplicaMaker:
         context: NodeContext,
         members: MemberMaker,
         runner: GroupRunner,
-        wires: Wires,
+        wires: Callable[[str], Wires],
         quotas: Quotas,
         forwarding: PublishForwarding,
         corruption: CorruptionRepair,
@@ -134,7 +134,7 @@ class ReplicaMaker:
             machine=found.machine,
             blocks=found.store,
             snapshot_index=found.index,
-            wires=self._wires,
+            wires=self._wires(asset.account),
             bounds=PublishBounds(
                 has_room=quotas.storage.reserve if is_file else quotas.memory.reserve,
                 stager=BatchStager(self._batch_budget),

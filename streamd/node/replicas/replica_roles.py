@@ -17,7 +17,7 @@ from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.replicas.stream_places import StreamPlaces
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
 from streamd.node.stream_groups.stream_handle import LocalStream
-from streamd.types import Uid
+from streamd.types import StreamKey, Uid
 
 
 class ReplicaRoles:
@@ -53,9 +53,9 @@ class ReplicaRoles:
         for waiting in self._waiters.pop(uid, []):
             waiting()
 
-    def place(self, name: str) -> None:
+    def place(self, key: StreamKey) -> None:
         """Make a stream's name lead where its requests are served now."""
-        self._places.place(name)
+        self._places.place(key)
 
     def led_since_ns(self, uid: Uid) -> int:
         """Return when this node began to lead the stream, ns since the epoch; 0: it does not."""
@@ -95,7 +95,7 @@ class ReplicaRoles:
             self.on_asset(replica, asset)
         if group.is_ready:
             self._forwarding.on_leading(uid)
-        self._places.place(replica.name)
+        self._places.place(replica.key)
         if group.is_ready:
             self._notify_ready(uid)
             self._led_since_ns[uid] = context.env.clock.now_ns()
@@ -112,11 +112,11 @@ class ReplicaRoles:
         replica.is_ready = False
         if self._context.is_clustered:
             self._news.record_own(replica.uid, replica.group.raft.term, is_ready=False)
-        self._places.place(replica.name)
+        self._places.place(replica.key)
 
-    def fail(self, uid: Uid, name: str, reason: str) -> None:
+    def fail(self, uid: Uid, key: StreamKey, reason: str) -> None:
         """Refuse all callers that wait for a stream that can't be served here."""
-        self._places.place(name)
+        self._places.place(key)
         self._notify_ready(uid)
         self._propagation.fail(uid, errors.STREAM_OFFLINE_REASON(err=reason))
 

@@ -32,7 +32,7 @@ from streamd.node.replicas.replica_roles import ReplicaRoles
 from streamd.node.replicas.replica_table import ReplicaTable, is_foreign
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.node.stream_groups.stream_handle import LocalStream
-from streamd.types import Uid
+from streamd.types import StreamKey, Uid, stream_label
 
 Done = Callable[[], None]
 
@@ -76,12 +76,12 @@ class ReplicaSet:
         known = self._groups.meta.streams_by_uid
         for uid, asset in list(self._table.assets.items()):
             if uid not in known:
-                self.reconcile_one(uid, asset.name)
+                self.reconcile_one(uid, asset.key)
         for asset in sorted(known.values(), key=lambda asset: asset.uid):
-            self.reconcile_one(asset.uid, asset.name)
+            self.reconcile_one(asset.uid, asset.key)
         self._closer.check_orphans()
 
-    def reconcile_one(self, uid: Uid, name: str) -> None:
+    def reconcile_one(self, uid: Uid, key: StreamKey) -> None:
         """Open, close and place one stream as the meta group's state says."""
         table, meta = self._table, self._groups.meta
         asset = meta.streams_by_uid.get(uid)
@@ -106,7 +106,7 @@ class ReplicaSet:
             replica = self._groups.get(uid)
             if replica is not None:
                 self._roles.on_asset(replica, asset)
-        self._roles.place(name)
+        self._roles.place(key)
 
     def _reconcile_foreign(self, asset: StreamAsset) -> None:
         """Begin to part with a stream that has moved away."""
@@ -143,7 +143,7 @@ class ReplicaSet:
         """Follow what was asked for meanwhile: the stream may be wanted here by now, or not."""
         self._table.busy.discard(asset.uid)
         if not self._context.life.is_stopping:
-            self.reconcile_one(asset.uid, asset.name)
+            self.reconcile_one(asset.uid, asset.key)
 
     def _run(self, asset: StreamAsset, found: Recovered) -> None:
         uid = asset.uid
@@ -151,7 +151,7 @@ class ReplicaSet:
         self._table.assets[uid] = asset
         replica = self._opener.make(asset, found, self)
         if replica is not None:
-            self._roles.place(asset.name)
+            self._roles.place(asset.key)
             self._failed.clear(uid, asset.name)
             self._opener.run(replica, found)
 
@@ -185,7 +185,7 @@ class ReplicaSet:
             self._table.reasons[uid] = str(err)
             self.repair(uid, str(err))
             return
-        self.fail(uid, asset.name, err)
+        self.fail(uid, asset.key, err)
         replica.store.close()  # no read comes any more: others need the files it holds open
         self._retry_if_passing(asset, err)
 
@@ -228,7 +228,7 @@ class ReplicaSet:
         """Report that a closed replica can't be opened, for now or for good."""
         asset = self._table.assets.get(uid)
         if asset is not None:  # else it was deleted meanwhile
-            self.fail(uid, asset.name, err)
+            self.fail(uid, asset.key, err)
             self._retry_if_passing(asset, err)
 
     def reopen(self, uid: Uid, before: Callable[[], object] = lambda: None) -> None:
@@ -263,14 +263,14 @@ class ReplicaSet:
             self._failed.pause(uid)
             self._context.env.loop.call_later(limits.OPEN_AGAIN_S, retry)
 
-    def fail(self, uid: Uid, name: str, err: BaseException) -> None:
+    def fail(self, uid: Uid, key: StreamKey, err: BaseException) -> None:
         """Stop serving a stream on this node."""
-        reason = self._failed.record(uid, name, err)
+        reason = self._failed.record(uid, stream_label(key), err)
         replica = self._groups.get(uid)
         if replica is not None:
             self._roles.withdraw(replica)
             replica.group.delete()
-        self._roles.fail(uid, name, reason)
+        self._roles.fail(uid, key, reason)
 
     def when_closed(self, uid: Uid, done: Done) -> None:
         """Call `done` when no group of `uid` runs here any more."""
@@ -309,7 +309,7 @@ class ReplicaSet:
             return
         self._table.busy.add(uid)
         replica.is_ready = False
-        self._roles.place(asset.name)
+        self._roles.place(asset.key)
         if is_led and is_deleted:
             names = list(replica.machine.consumers)
             self.on_events(replica, [("consumer_deleted", {"consumer": name}) for name in names])
@@ -351,7 +351,7 @@ class ReplicaSet:
         """Stop serving all streams on this node."""
         for uid, asset in list(self._table.assets.items()):
             self._closer.stop_fetching(uid)
-            self.fail(uid, asset.name, err)
+            self.fail(uid, asset.key, err)
 
     def end_all(self, err: DiskError) -> None:
         """End every group, also those that lead: what they rely on is gone."""
@@ -359,7 +359,7 @@ class ReplicaSet:
             self._closer.stop_fetching(uid)
             replica = self._groups.get(uid)
             if replica is None or replica.monitor.stopped.is_set():
-                self.fail(uid, asset.name, err)
+                self.fail(uid, asset.key, err)
             else:
                 self._roles.withdraw(replica)
                 replica.monitor.post(inbox.Failed(err))

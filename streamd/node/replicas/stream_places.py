@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.context import NodeContext
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.ports import Peers
 from streamd.node.replicas.failed_replicas import FailedReplicas
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
 from streamd.node.stream_groups.remote_stream import RemoteStream
+from streamd.types import StreamKey
 
 
 class StreamPlaces:
-    """Entries of one node's catalog."""
+    """Entries of one node's catalogs."""
 
     def __init__(
         self,
         context: NodeContext,
         groups: LocalGroups,
-        catalog: Catalog,
+        catalogs: Catalogs,
         leaders: Leaders,
         peers: Peers | None,
         forwarding: PublishForwarding,
@@ -27,16 +28,17 @@ class StreamPlaces:
     ) -> None:
         self._context = context
         self._groups = groups
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._leaders = leaders
         self._peers = peers
         self._forwarding = forwarding
         self._failed = failed
 
-    def place(self, name: str) -> None:
+    def place(self, key: StreamKey) -> None:
         """Make a stream's name lead where its requests are served now."""
-        is_clustered, catalog = self._context.is_clustered, self._catalog
-        asset = self._groups.meta.streams_by_name.get(name)
+        account, name = key
+        is_clustered, catalog = self._context.is_clustered, self._catalogs.of(account)
+        asset = self._groups.meta.streams_by_key.get(key)
         if asset is None:
             catalog.place(name, None)
             return

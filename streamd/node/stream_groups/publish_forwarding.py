@@ -15,7 +15,7 @@ from streamd import errors, limits
 from streamd.machine.streams.publish import MSG_ID, is_stored_once
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.context import NodeContext
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.ports import Peers, PublishSink
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.stream_groups.forwarded_publishes import (
@@ -64,7 +64,7 @@ class PublishForwarding:
         context: NodeContext,
         groups: LocalGroups,
         leaders: Leaders,
-        catalog: Catalog,
+        catalogs: Catalogs,
         peers: Peers | None,
     ) -> None:
         self.relay = Relay(self._on_over, self._on_lost)
@@ -72,7 +72,7 @@ class PublishForwarding:
         self._context = context
         self._groups = groups
         self._leaders = leaders
-        self._catalog = catalog
+        self._catalogs = catalogs
         self._peers = peers
         self._routes: dict[Uid, _Route] = {}
         self._keeping: dict[Uid, _Route] = {}  # those that keep something
@@ -141,8 +141,8 @@ class PublishForwarding:
         route = self._routes.get(row.uid)
         if route is None or self._is_closed or token <= route.floor:
             return
-        stream = self._catalog.stream(chunk.stream.decode())
-        window_ns = stream.config.get("duplicate_window") or 0 if stream is not None else 0
+        asset = self._groups.meta.streams_by_uid.get(row.uid)
+        window_ns = asset.config.get("duplicate_window") or 0 if asset is not None else 0
         is_fresh = self._now_ms() - chunk.sent_ms <= limits.PUBLISH_KEPT_MS
         if not is_fresh or window_ns < limits.SENT_AGAIN_WINDOW_NS_MIN:
             return
@@ -282,7 +282,7 @@ class PublishForwarding:
                 # All of the stream: what came later must not be stored before.
                 self._refuse_kept(uid, route)
         if self._leaders.expire_expected():
-            self._catalog.changed()
+            self._catalogs.changed()
         self.relay.expire(now_ms)
         self._arm()
 

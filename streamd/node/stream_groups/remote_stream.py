@@ -32,6 +32,7 @@ class RemoteStream:
         self.asset = asset
         self.uid = asset.uid
         self.name = asset.name
+        self.account = asset.account
         self.name_bytes = asset.name.encode()
         self._leaders = leaders
         self._forwarding = forwarding

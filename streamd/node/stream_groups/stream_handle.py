@@ -9,6 +9,7 @@ from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.commands import Command
+from streamd.machine.meta import account_of
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
 from streamd.node.groups import inbox
@@ -21,7 +22,7 @@ from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.record_format import crc_of, decode_at
 from streamd.store.blocks.stream_store import StreamStore
 from streamd.subjects import matches
-from streamd.types import Msg, NodeId, Seq, StoredMsg
+from streamd.types import Msg, NodeId, Seq, StoredMsg, StreamKey
 
 
 class LocalStream:
@@ -49,6 +50,7 @@ class LocalStream:
         self.machine: StreamMachine = group.machine
         self.name = self.machine.name
         self.name_bytes = self.name.encode()
+        self.account = account_of(self.machine.config)  # which never changes
         self._post = monitor.post
         self._raft = group.raft
 
@@ -58,6 +60,10 @@ class LocalStream:
             self.files.on_error = ignore
         self.machine.let_go()
         self.group.release()
+
+    @property
+    def key(self) -> StreamKey:
+        return self.account, self.name
 
     @property
     def config(self) -> StreamConfig:

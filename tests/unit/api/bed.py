@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import APPEND, SEAL, Effects
@@ -80,6 +80,7 @@ class Stream:
     """ports.StreamHandle over a machine whose blocks are bytearrays."""
 
     is_local = True
+    account = "$G"
 
     def __init__(self, node: Node, asset: StreamAsset) -> None:
         self._node = node
@@ -175,7 +176,7 @@ class Node:
         self.store_dir = "/nowhere"
         self.memory_max = -1
         self.storage_max = -1
-        self.failed: dict[str, str] = {}
+        self.failed: dict[tuple[str, str], str] = {}
         self.topology_version = 0
         self.on_stream_event: OnStreamEvent | None = None
         self._streams: dict[str, Stream] = {}
@@ -212,6 +213,12 @@ class Node:
     def leader_of(self, uid: int) -> str:
         return self.server_name
 
+    def account(self, name: str) -> Any:
+        return self  # all streams are of one
+
+    def used_bytes(self, account: str) -> tuple[int, int]:
+        return self.memory_bytes(), self.storage_bytes()
+
     def memory_bytes(self) -> int:
         return 0
 
@@ -227,12 +234,13 @@ class Bed:
         self.wires = Wires()
         self.router = Router(
             self.node,  # type: ignore[arg-type]
-            self.wires,
+            SoleAccount(self.wires),
             server_version="2.14.0",
             clock=self.node.clock,
             asset_limits=asset_limits,
         )
         self._replies = count(1)
+        self.router.announce()
         self.router.attach(self)
 
     def subscribe_internal(self, pattern: bytes, callback: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from streamd import errors
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
@@ -39,6 +39,7 @@ class RemoteStream:
     """A stream that another node leads; it has no machine."""
 
     is_local = False
+    account = "$G"
 
     def __init__(self, asset: StreamAsset) -> None:
         self.uid = asset.uid
@@ -130,7 +131,7 @@ class ClusterNode(Node):
         return self.world.obstacle
 
     def stream(self, name: str) -> Any:
-        asset = self.meta.streams_by_name.get(name)
+        asset = self.meta.stream(name)
         if asset is None or name in self.hidden:
             return None
         if self.leader_of(asset.uid) == self.server_name:
@@ -138,7 +139,7 @@ class ClusterNode(Node):
         return self.world.remote(asset)
 
     def streams(self) -> list[Any]:
-        return [self.stream(name) for name in sorted(self.meta.streams_by_name)]
+        return [self.stream(name) for _, name in sorted(self.meta.streams_by_key)]
 
     def replica(self, uid: int) -> Any:
         return self.world.machines.get(uid, {}).get(self.server_name)
@@ -219,7 +220,7 @@ class World:
         self.routers = {
             name: Router(
                 node,  # type: ignore[arg-type]
-                self.wires,
+                SoleAccount(self.wires),
                 server_version="2.14.0",
                 clock=self.clock,
                 call_later=self._call_later,
@@ -308,4 +309,4 @@ class World:
     def make(self, name: str, node: str = "n1", **config: Any) -> StreamAsset:
         answer = self.ask(node, f"STREAM.CREATE.{name}", {"name": name} | config)
         assert "error" not in answer, answer
-        return self.meta.streams_by_name[name]
+        return self.meta.streams_by_key["$G", name]

@@ -135,7 +135,7 @@ def test_deliveries_have_their_advisories(
     stream = bed.make("T")
     heard(bed)
     event = {"stream": "T", "consumer": "c", "stream_seq": 7, "consumer_seq": 9, "deliveries": 2}
-    bed.router.advisories.on_stream_event(stream, kind, event | fields)  # type: ignore[arg-type]
+    bed.router.context.advisories.on_stream_event(stream, kind, event | fields)  # type: ignore[arg-type]
     ((found, body),) = heard(bed)
     assert found == subject
     assert body["stream_seq"] == 7 and body["deliveries"] == 2
@@ -146,7 +146,7 @@ def test_abandoned_batch(bed: Bed) -> None:
     stream = bed.make("T")
     heard(bed)
     fields = {"batch": "b", "reason": "timeout"}
-    bed.router.advisories.on_stream_event(stream, "batch_abandoned", fields)  # type: ignore[arg-type]
+    bed.router.context.advisories.on_stream_event(stream, "batch_abandoned", fields)  # type: ignore[arg-type]
     body = {"stream": "T", "batch": "b", "reason": "timeout"}
     assert heard(bed) == [("ADVISORY.STREAM.BATCH_ABANDONED.T", body)]
 
@@ -197,5 +197,5 @@ def test_a_reason_that_was_not_given_is_left_out(bed: Bed) -> None:
     stream = bed.make("T")
     bed.wires.sent.clear()
     fields = {"consumer": "c", "consumer_seq": 1, "stream_seq": 1, "deliveries": 1, "reason": ""}
-    bed.router.advisories.on_stream_event(stream, "consumer_terminated", fields)  # type: ignore[arg-type]
+    bed.router.context.advisories.on_stream_event(stream, "consumer_terminated", fields)  # type: ignore[arg-type]
     assert "reason" not in json.loads(bed.wires.sent[0][3])

@@ -268,7 +268,7 @@ def test_a_list_leaves_out_streams_for_which_no_node_answers(world: World) -> No
     assert answer["offline"] == {"B": f"no majority of its replicas is online: {lost} offline"}
     world.make("D", num_replicas=2, subjects=["d"])
     world.lead(4, "")  # its leader has just gone; the others will elect one
-    world.nodes[world.leaders[0]].failed["C"] = "CorruptionError: block 1"
+    world.nodes[world.leaders[0]].failed["$G", "C"] = "CorruptionError: block 1"
     world.lead(3, "")
     answer = world.ask(world.leaders[0], "STREAM.LIST")
     assert answer["missing"] == ["B", "C", "D"]
@@ -393,12 +393,12 @@ def test_replicas_go_to_different_zones() -> None:
     for name, facts in world.facts.items():
         facts |= {"unique_tag": "az:", "tags": ["ssd", zones.get(name, "rack:1")]}
     world.make("A", num_replicas=3, subjects=["a"])
-    assert world.meta.streams_by_name["A"].peers == ("n1", "n3", "n4")
+    assert world.meta.streams_by_key["$G", "A"].peers == ("n1", "n3", "n4")
     wanted = {"name": "B", "num_replicas": 4, "subjects": ["b"]}
     text = "no suitable peers for placement, server tag not unique"
     assert world.error("n1", "STREAM.CREATE.B", wanted) == (10005, text)
     assert world.ask("n1", "STREAM.PEER.REMOVE.A", {"peer": "n1"})["success"]
-    assert world.meta.streams_by_name["A"].peers == ("n3", "n4", "n2")
+    assert world.meta.streams_by_key["$G", "A"].peers == ("n3", "n4", "n2")
     assert world.error("n1", "STREAM.PEER.REMOVE.A", {"peer": "n3"})[0] == 10075
     named = {"num_replicas": 2, "subjects": ["c"], "placement": {"tags": ["az:a"]}}
     assert world.make("C", **named).peers == ("n1", "n2")
@@ -428,7 +428,7 @@ def test_overlap_is_told_before_room(world: World) -> None:
 def test_same_again_is_the_same_stream(world: World) -> None:
     first = world.make("S", num_replicas=3)
     again = world.ask("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 3})
-    assert "did_create" not in again and world.meta.streams_by_name["S"] == first
+    assert "did_create" not in again and world.meta.streams_by_key["$G", "S"] == first
     assert world.error("n1", "STREAM.CREATE.S", {"name": "S", "num_replicas": 1})[0] == 10058
 
 
@@ -436,7 +436,7 @@ def test_scaling_up_keeps_the_present_peers(world: World) -> None:
     asset = world.make("S")
     wide = world.ask("n3", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3})
     assert wide["config"]["num_replicas"] == 3
-    asset = world.meta.streams_by_name["S"]
+    asset = world.meta.streams_by_key["$G", "S"]
     assert set(asset.peers) == set(NAMES) and asset.members == asset.created_peers
     pending = [row for row in wide["cluster"]["replicas"] if not row["current"]]
     assert len(pending) == 2  # wanted, not there yet
@@ -446,21 +446,21 @@ def test_scaling_up_keeps_the_present_peers(world: World) -> None:
     world.down.add("n1")
     world.lead(0, "n2")
     world.ask("n2", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 2})
-    assert world.meta.streams_by_name["S"].peers == ("n3", "n2")  # the leader, and who is up
+    assert world.meta.streams_by_key["$G", "S"].peers == ("n3", "n2")  # the leader, and who is up
 
 
 def test_a_new_placement_moves(world: World) -> None:
     world.facts["n2"]["tags"] = ["new"]
     asset = world.make("S", placement={"tags": ["!new"]})
     world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "placement": {"tags": ["new"]}})
-    moved = world.meta.streams_by_name["S"]
+    moved = world.meta.streams_by_key["$G", "S"]
     assert (moved.peers, moved.members) == (("n2",), asset.peers)
     again: dict[str, Any] = {"name": "S", "placement": {"tags": ["!new"]}}
     assert world.error("n1", "STREAM.UPDATE.S", again)[0] == 10124
     both = again | {"num_replicas": 3}
     assert world.error("n1", "STREAM.UPDATE.S", both)[0] == 10123
     assert world.ask("n1", "STREAM.CANCEL_MOVE.S")["success"]
-    assert world.meta.streams_by_name["S"].peers == asset.peers
+    assert world.meta.streams_by_key["$G", "S"].peers == asset.peers
     assert world.error("n1", "STREAM.CANCEL_MOVE.S")[0] == 10129
 
 
@@ -471,8 +471,8 @@ def test_a_placement_that_is_dropped_is_no_move(world: World, placement: dict[st
     world.make("S", placement={"tags": ["ssd"]})
     answer = world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3} | placement)
     assert "placement" not in answer["config"]
-    assert world.meta.streams_by_name["S"].peers[0] == "n2"
-    assert len(world.meta.streams_by_name["S"].peers) == 3
+    assert world.meta.streams_by_key["$G", "S"].peers[0] == "n2"
+    assert len(world.meta.streams_by_key["$G", "S"].peers) == 3
 
 
 def test_limits_that_consumers_exceed_are_refused_by_their_leader(world: World) -> None:
@@ -493,13 +493,13 @@ def test_peer_remove_finds_another_node() -> None:
     asset = world.make("S", num_replicas=3)
     assert asset.peers == ("n1", "n2", "n3")
     assert world.ask("n2", "STREAM.PEER.REMOVE.S", {"peer": "n2"})["success"]
-    assert world.meta.streams_by_name["S"].peers == ("n1", "n3", "n4")
+    assert world.meta.streams_by_key["$G", "S"].peers == ("n1", "n3", "n4")
     assert world.error("n2", "STREAM.PEER.REMOVE.S", {"peer": "n2"})[0] == 10040
     assert world.error("n2", "STREAM.PEER.REMOVE.S", {})[0] == 10003
     assert world.error("n2", "STREAM.PEER.REMOVE.S", b"")[0] == 10003
     assert world.error("n2", "STREAM.LEADER.STEPDOWN.S", b"{x")[0] == 10025
     assert world.ask("n1", "STREAM.PEER.REMOVE.S", {"peer": short_hash("n3")})["success"]
-    assert world.meta.streams_by_name["S"].peers == ("n1", "n4", "n2")
+    assert world.meta.streams_by_key["$G", "S"].peers == ("n1", "n4", "n2")
 
 
 def test_two_peers_removed_at_once_are_both_replaced() -> None:
@@ -514,7 +514,7 @@ def test_two_peers_removed_at_once_are_both_replaced() -> None:
     for reply in (first, second):
         ((_, payload),) = world.replies(reply)
         assert json.loads(payload)["success"]
-    assert world.meta.streams_by_name["S"].peers == ("n1", "n4", "n5")
+    assert world.meta.streams_by_key["$G", "S"].peers == ("n1", "n4", "n5")
 
 
 def test_replicas_asked_for_while_a_config_changes_are_as_many_as_it_says() -> None:
@@ -525,7 +525,7 @@ def test_replicas_asked_for_while_a_config_changes_are_as_many_as_it_says() -> N
     world.send("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 5}, runs=False)
     world.send("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3}, runs=False)
     world.run()
-    asset = world.meta.streams_by_name["S"]
+    asset = world.meta.streams_by_key["$G", "S"]
     assert asset.config["num_replicas"] == len(asset.peers) == 3
 
 
@@ -537,7 +537,7 @@ def test_r1_has_a_leader_and_no_group(world: World) -> None:
 def test_peer_remove_without_another_node(world: World) -> None:
     asset = world.make("S", num_replicas=3)
     assert world.error("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"})[0] == 10075
-    assert world.meta.streams_by_name["S"] == asset
+    assert world.meta.streams_by_key["$G", "S"] == asset
 
 
 def test_server_remove(world: World) -> None:
@@ -547,7 +547,7 @@ def test_server_remove(world: World) -> None:
     world.down = {"n2", "n3"}
     world.wires.heard = (b"$JS.EVENT.ADVISORY.SERVER.",)
     assert world.ask("n1", "SERVER.REMOVE", {"peer": "n3"})["success"]
-    assert world.meta.out == {"n3"} and world.meta.streams_by_name["S"].peers == ("n1", "n2")
+    assert world.meta.out == {"n3"} and world.meta.streams_by_key["$G", "S"].peers == ("n1", "n2")
     both = {"peer": "nobody", "peer_id": short_hash("n2")}
     assert world.ask("n1", "SERVER.REMOVE", both)["success"]
     told = [
@@ -641,7 +641,7 @@ def test_leader_elected_is_announced(world: World) -> None:
     uid = world.make("S", num_replicas=3).uid
     world.wires.heard = (b"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.S",)
     handle = world.nodes["n1"].stream("S")
-    world.routers["n1"].advisories.on_stream_event(handle, "leader_elected", {})
+    world.routers["n1"].context.advisories.on_stream_event(handle, "leader_elected", {})
     (advisory,) = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
     assert advisory["leader"] == "n1" and uid
     assert [row["name"] for row in advisory["replicas"]] == ["n1", "n2", "n3"]
@@ -652,7 +652,7 @@ def test_leader_elected_is_announced(world: World) -> None:
 def test_acks_on_too_few_disks_are_announced_and_shown(world: World) -> None:
     world.make("S", num_replicas=3)
     world.wires.heard = (b"$JS.EVENT.ADVISORY.STREAM.WRITE_QUORUM.S", b"$JS.EVENT.ADVISORY.DOMAIN.")
-    node, advisories = world.nodes["n1"], world.routers["n1"].advisories
+    node, advisories = world.nodes["n1"], world.routers["n1"].context.advisories
     fields = {"write_quorum": 1, "write_quorum_wanted": 2}
     advisories.on_stream_event(node.stream("S"), "write_quorum", fields)
     advisories.on_meta_event("write_quorum", fields)

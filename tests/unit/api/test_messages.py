@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from tests.unit.api.bed import Bed, Stream
 from tests.unit.net.bed import Bed as ClientBed
 
@@ -234,7 +234,11 @@ def test_an_answer_that_goes_to_the_api_asks_nothing(bed: Bed) -> None:
     clients = ClientBed()
     node: Any = bed.node
     router = Router(
-        node, clients.router, server_version="2.14.0", clock=bed.node.clock, call_later=None
+        node,
+        SoleAccount(clients.router),
+        server_version="2.14.0",
+        clock=bed.node.clock,
+        call_later=None,
     )
     router.attach(clients.subscriptions)
     peer = clients.peer()

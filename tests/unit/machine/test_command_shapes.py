@@ -156,7 +156,7 @@ def test_a_config_that_no_replica_could_read_is_passed_over() -> None:
     ):  # fmt: skip
         command = [commands.CREATE_CONSUMER, 6, "D", CONSUMER | wrong, "", False]
         assert apply_to(stream, commands.encode(command)).ignored, wrong
-    assert sorted(meta.streams_by_name) == ["S"] and sorted(stream.consumers) == ["C"]
+    assert sorted(meta.streams_by_key) == [("$G", "S")] and sorted(stream.consumers) == ["C"]
 
 
 def test_the_proposer_passes_over_what_its_followers_pass_over() -> None:

@@ -100,7 +100,7 @@ def test_no_stream_is_made_that_lives_nowhere() -> None:
     assert box.do(commands.CREATE_STREAM, 5, config, []) == asset
     box.do(commands.DELETE_STREAM, 6, "A", asset.uid)
     assert box.do(commands.CREATE_STREAM, 5, config, []) == errors.CLUSTER_NOT_AVAIL()
-    assert not box.machine.streams_by_name
+    assert not box.machine.streams_by_key
 
 
 def test_subjects_may_not_overlap() -> None:
@@ -151,7 +151,7 @@ def test_snapshot_round_trip() -> None:
     box.create("A", "a")
     box.do(commands.UPDATE_STREAM, 6, "A", {"name": "A", "subjects": ["b"]})
     again = MetaMachine.restore(box.machine.snapshot())
-    assert again.streams_by_name == box.machine.streams_by_name
+    assert again.streams_by_key == box.machine.streams_by_key
     assert (again.applied, again.digest) == (box.machine.applied, box.machine.digest)
     assert again.snapshot() == box.machine.snapshot()
 
@@ -169,7 +169,11 @@ def test_peers_are_wanted_until_the_leader_reports_them() -> None:
     moved = box.do(commands.MOVED, 7, 1, ["n1", "n2", "n4"])
     assert moved.may_be_dropped_by("n3") and not moved.may_be_dropped_by("n4")
     assert moved.created_peers == asset.created_peers
-    assert box.machine.streams_by_uid == {1: moved} == {moved.uid: box.machine.streams_by_name["A"]}
+    assert (
+        box.machine.streams_by_uid
+        == {1: moved}
+        == {moved.uid: box.machine.streams_by_key["$G", "A"]}
+    )
     assert box.events == ["stream_created", "stream_updated", "stream_moved"]
     for kind in (commands.SET_PEERS, commands.MOVED):
         assert box.do(kind, 8, 99, ["n1"]) == errors.STREAM_NOT_FOUND()
@@ -190,7 +194,7 @@ def test_a_decision_counts_only_for_the_stream_it_rests_on() -> None:
         assert box.do(commands.UPDATE_STREAM, 8, "A", changed, None, late) == (
             errors.STREAM_MOVE_IN_PROGRESS()
         )
-    assert box.machine.streams_by_name["A"] == moved
+    assert box.machine.streams_by_key["$G", "A"] == moved
     assert box.do(commands.UPDATE_STREAM, 9, "A", changed, None, moved.basis).config == changed
 
 
@@ -236,7 +240,7 @@ def test_snapshot_with_peers() -> None:
     box.do(commands.CREATE_STREAM, 5, {"name": "A", "subjects": ["a"]}, ["n1", "n2", "n3"])
     box.do(commands.SET_PEERS, 6, 1, ["n1"])
     again = MetaMachine.restore(box.machine.snapshot())
-    assert again.streams_by_name == box.machine.streams_by_name
+    assert again.streams_by_key == box.machine.streams_by_key
     assert again.streams_by_uid == box.machine.streams_by_uid
     assert again.fingerprint() == box.machine.fingerprint()
     assert again.snapshot() == box.machine.snapshot()
@@ -280,9 +284,10 @@ def test_removed_server_leaves_its_streams() -> None:
     other = placed(box, "C", "n1", "n2", "n4")
     box.events.clear()
     assert box.do(commands.REMOVE_SERVER, 6, "n3") is True
-    by_name = box.machine.streams_by_name
-    assert by_name["A"].peers == ("n1", "n2") and by_name["A"].members == made.members
-    assert (by_name["B"], by_name["C"]) == (alone, other)
+    left = box.machine.stream("A")
+    assert left is not None
+    assert left.peers == ("n1", "n2") and left.members == made.members
+    assert (box.machine.stream("B"), box.machine.stream("C")) == (alone, other)
     assert box.events == ["server_removed", "stream_updated"]
     assert box.machine.thin == {made.uid}
     assert box.do(commands.SET_PEERS, 7, made.uid, ["n1", "n2", "n4"]).peers[-1] == "n4"

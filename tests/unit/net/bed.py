@@ -244,7 +244,7 @@ def make_listener(
     """A listener that is not started yet."""
     return Listener(
         options,
-        router or MessageRouter(),
+        _Sole(router or MessageRouter()),
         registry or ClientRegistry(options.max_closed_clients),
         server_id="N" + "A" * 55,
         server_name=server_name,
@@ -252,6 +252,24 @@ def make_listener(
         log=log,
         connections_max=connections_max,
     )
+
+
+class _Sole:
+    """The subject space of a server with one account."""
+
+    def __init__(self, router: MessageRouter) -> None:
+        self._router = router
+
+    def router(self, name: str) -> MessageRouter:
+        return self._router
+
+    def enter(self, cid: int, name: str) -> bool:
+        return True
+
+    def leave(self, cid: int, name: str) -> None: ...
+
+    def resume_deliveries(self) -> None:
+        self._router.on_drained()
 
 
 class Bed:

@@ -22,7 +22,7 @@ class Health:
     def damage_reasons(self) -> dict[int, str]:
         return {}
 
-    def discarded_reasons(self) -> dict[str, str]:
+    def discarded_reasons(self) -> dict[tuple[str, str], str]:
         return {}
 
     def counts(self) -> dict[str, int]:

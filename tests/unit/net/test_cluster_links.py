@@ -566,8 +566,8 @@ async def _read_close(reader: asyncio.StreamReader) -> str:
         (b"\x00\x00\x01\x00half", "Authentication Timeout"),
         (peer_frames.frame(peer_frames.NOTE, "x", []), "Protocol Violation: NOTE before HELLO"),
         (
-            peer_frames.frame(peer_frames.HELLO, peer_frames.MAGIC, 4, {}),
-            "speaks the newer peer format 4, this server speaks 3",
+            peer_frames.frame(peer_frames.HELLO, peer_frames.MAGIC, 5, {}),
+            "speaks the newer peer format 5, this server speaks 4",
         ),
         (peer_frames.hello({}), "HELLO without a name"),
     ],

@@ -42,7 +42,7 @@ def test_members_of_a_group_are_counted():
 
 
 def remote_node(name):
-    return RemoteNode(name, Links(Mesh(0), "me"))
+    return RemoteNode("$G", name, Links(Mesh(0), "me"))
 
 
 def test_only_differences_are_reported_as_changed():

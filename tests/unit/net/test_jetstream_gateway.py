@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamd.net.route.jetstream_gateway import GatewayServer, GatewayStream
+from streamd.net.route.jetstream_gateway import Gate, GatewayServer, GatewayStream
 from tests.unit.net.bed import CONNECT, Bed, Node, Stream
 
 API = [b"$JS.ACK.>", b"$JS.API.>", b"$JS.FC.>"]
@@ -42,7 +42,7 @@ class Links:
         """Whom messages went to, and what they were: (subject, payload) of each."""
         noted, self.noted = self.noted, []
         return [
-            (node_id, [(one[0], one[3]) for one in args[1]])
+            (node_id, [(one[0], one[3]) for one in args[2]])
             for node_id, kind, args in noted
             if kind == "gate.msgs"
         ]
@@ -51,12 +51,15 @@ class Links:
 def gated(*told: str) -> tuple[Bed, Links]:
     """A server without JetStream; those `told` have said what streams capture."""
     bed, links = Bed(), Links("b", "c")
-    GatewayStream(bed.subscriptions.table, bed.router.publish, links, "a")  # type: ignore[arg-type]
+    gate = Gate(links, lambda account: None)  # type: ignore[arg-type]
+    gate.take_answers(links)  # type: ignore[arg-type]
+    table, publish = bed.subscriptions.table, bed.router.publish
+    gate.add("$G", GatewayStream("$G", table, publish, links, "a"))  # type: ignore[arg-type]
     assert [(node_id, kind) for node_id, kind, _ in links.noted] == [
         ("b", "gate.want"), ("c", "gate.want"),
     ]  # fmt: skip
     for node_id in told:
-        links.comes(node_id, "gate.subjects", [True, [*API, b"s.>"], []])
+        links.comes(node_id, "gate.subjects", ["$G", True, [*API, b"s.>"], []])
     return bed, links
 
 
@@ -74,11 +77,11 @@ def test_messages_for_streams_go_to_one_server_in_order() -> None:
 def test_a_subject_that_only_one_server_knows_of_yet_goes_there() -> None:
     """The one that answered its creation has told of it before."""
     bed, links = gated("b", "c")
-    links.comes("c", "gate.subjects", [False, [b"new"], []])
+    links.comes("c", "gate.subjects", ["$G", False, [b"new"], []])
     client = bed.peer(CONNECT)
     client.send(b"PUB new 1\r\nx\r\nPUB s.1 1\r\ny\r\n")
     assert links.sent() == [("c", [(b"new", b"x")]), ("b", [(b"s.1", b"y")])]
-    links.comes("c", "gate.subjects", [False, [], [b"new"]])
+    links.comes("c", "gate.subjects", ["$G", False, [], [b"new"]])
     sent = client.send(b"SUB in 1\r\nPUB new in 1\r\nx\r\n")
     assert b"NATS/1.0 503" in sent and links.sent() == []
 
@@ -94,7 +97,7 @@ def test_a_message_names_its_client_and_whether_that_may_administer() -> None:
     client = bed.peer(CONNECT)
     links.noted.clear()
     client.send(b"PUB $JS.API.META.LEADER.STEPDOWN in 0\r\n\r\nPUB s.1 0\r\n\r\n")
-    ((_, _, (facts, messages)),) = links.noted
+    ((_, _, (_account, facts, messages)),) = links.noted
     assert facts[:2] == ["a", client.conn.cid]
     # Without users everybody may; of a publish it is not asked.
     assert [message[4] for message in messages] == [True, False]
@@ -105,7 +108,10 @@ def test_gateway_messages_reach_streams_acks_and_requests_alone() -> None:
     captured = ["s.>"]
     bed, links = Bed(node=Node(stream)), Links()
     soon: list[Callable[[], None]] = []
-    server = GatewayServer(bed.router, lambda: captured, links, soon.append, "hub")  # type: ignore[arg-type]
+    gate = Gate(links, lambda account: None)  # type: ignore[arg-type]
+    router = bed.router
+    server = GatewayServer("$G", router, lambda: captured, links, soon.append, "hub")  # type: ignore[arg-type]
+    gate.add("$G", server)
     asked: list[tuple[bytes, Any]] = []
     bed.subscriptions.subscribe_internal(
         b"$JS.API.>",
@@ -113,9 +119,9 @@ def test_gateway_messages_reach_streams_acks_and_requests_alone() -> None:
     )
     listener = bed.peer(CONNECT)
     listener.send(b"SUB s.> 1\r\n")
-    links.comes("a", "gate.want", [])
+    links.comes("a", "gate.want", ["$G"])
     own = sorted([*API, b"$JS.hub.API.>", b"s.>"])
-    assert links.noted == [("a", "gate.subjects", [True, own, []])]
+    assert links.noted == [("a", "gate.subjects", ["$G", True, own, []])]
     client = ["a", 7, "10.0.0.1", 1, 2, "u", "n", "py", "1"]
     ack = b"$JS.ACK.S.C.1.2.3.4.5"
     messages = [
@@ -124,7 +130,7 @@ def test_gateway_messages_reach_streams_acks_and_requests_alone() -> None:
         [ack, b"", b"", b"+ACK", False],
         [b"$JS.API.SERVER.REMOVE", b"in", b"", b"", True],
     ]
-    links.comes("a", "gate.msgs", [client, messages])
+    links.comes("a", "gate.msgs", ["$G", client, messages])
     ((msgs, replies, _sink),) = stream.published
     assert msgs == [(b"s.1", b"", b"x"), (b"s.2", b"", b"y")] and replies == [b"in.1", b"in.2"]
     assert stream.acked == [(ack, b"", b"+ACK")]
@@ -137,4 +143,4 @@ def test_gateway_messages_reach_streams_acks_and_requests_alone() -> None:
     server.streams_changed()
     (tell,) = soon
     tell()
-    assert links.noted[-1] == ("a", "gate.subjects", [False, [b"t"], [b"s.>"]])
+    assert links.noted[-1] == ("a", "gate.subjects", ["$G", False, [b"t"], [b"s.>"]])

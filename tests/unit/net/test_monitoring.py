@@ -95,17 +95,33 @@ class Streams:
     """Stands in for JetStreamSources: one node with one stream."""
 
     def __init__(self) -> None:
-        handle = SimpleNamespace(name="S", uid=3, machine=machine())
+        handle = SimpleNamespace(name="S", uid=3, account="$G", machine=machine())
         self.node = SimpleNamespace(
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             health=Health(lambda asset: self.lost.get(asset.name, "")),
-            streams=lambda: [handle], stream=lambda name: handle if name == "S" else None,
+            streams=lambda: [handle], account=self._account,
             waiting_count=lambda uid: uid,
-            meta=SimpleNamespace(streams_by_name={n: SimpleNamespace(name=n) for n in "ST"}),
+            meta=SimpleNamespace(
+                streams_by_key={("$G", n): SimpleNamespace(name=n, account="$G") for n in "ST"}
+            ),
         )  # fmt: skip
         self.lost: dict[str, str] = {}
+        self._handle = handle
+
+    def _account(self, account: str) -> Any:
+        def stream(name: str) -> Any:
+            return self._handle if (account, name) == ("$G", "S") else None
+
+        streams = self.node.streams() if account == "$G" else []
+        return SimpleNamespace(stream=stream, streams=lambda: streams)
+
+    def accounts(self) -> list[str]:
+        return ["$G"]
 
     def api_totals(self) -> tuple[int, int]:
+        return 8, 1
+
+    def account_totals(self, account: str) -> tuple[int, int]:
         return 8, 1
 
     def api_pending(self) -> int:
@@ -340,7 +356,7 @@ def test_healthz_is_503_until_everything_serves() -> None:
     assert plain.healthz({"js-enabled-only": "1"})[0] == 503
     m = with_streams()
     streams = Streams()
-    streams.node.failed = {"S": "DiskError: no room"}
+    streams.node.failed = {("$G", "S"): "DiskError: no room"}
     m.attach(streams)  # type: ignore[arg-type]
     status, document = m.healthz({})
     assert status == 503
@@ -352,7 +368,7 @@ def test_healthz_tells_a_node_that_is_not_ready_from_a_stream_that_is_lost() -> 
     """Who waits for the node goes on; who asks for the stream, or for no loss at all, hears 503."""
     m = with_streams()
     streams = Streams()
-    streams.node.failed = {"S": "CorruptionError: block 1"}
+    streams.node.failed = {("$G", "S"): "CorruptionError: block 1"}
     streams.lost = {"S": "gone; start it with --accept-loss", "T": "gone too"}
     m.attach(streams)  # type: ignore[arg-type]
     text = "JetStream stream '$G > S' is not served as it was: gone; start it with --accept-loss"
@@ -365,7 +381,7 @@ def test_healthz_tells_a_node_that_is_not_ready_from_a_stream_that_is_lost() -> 
     assert m.healthz({"details": "1"}) == (
         200, {"status": "degraded", "errors": [first, second]},
     )  # fmt: skip
-    streams.node.failed["U"] = "DiskError: no room"
+    streams.node.failed["$G", "U"] = "DiskError: no room"
     assert m.healthz({})[0] == 503
 
 

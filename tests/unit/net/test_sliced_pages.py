@@ -68,12 +68,15 @@ class Nodes(Streams):
         self._counted = counted
         handles = {
             at + 1: SimpleNamespace(
-                uid=at + 1, name=name, machine=machine(uid=at + 1, consumers=consumers)
+                uid=at + 1,
+                name=name,
+                account="$G",
+                machine=machine(uid=at + 1, consumers=consumers),
             )
             for at, name in enumerate(names)
         }
         assets = {
-            name: SimpleNamespace(uid=at + 1, name=name, peers=("n1",))
+            ("$G", name): SimpleNamespace(uid=at + 1, name=name, account="$G", peers=("n1",))
             for at, name in enumerate(names)
         }
 
@@ -86,7 +89,7 @@ class Nodes(Streams):
         node.server_name = node.meta_leader = "n1"
         node.cluster_name = "C"
         node.meta = SimpleNamespace(
-            streams_by_name=assets, streams_by_uid={one.uid: one for one in assets.values()}
+            streams_by_key=assets, streams_by_uid={one.uid: one for one in assets.values()}
         )
         node.replica = replica
         node.leader_of = lambda uid: "n1"

@@ -20,8 +20,8 @@ async def test_a_failed_stream_is_not_served_whatever_the_meta_group_says(tmp_pa
     handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
     await handle.monitor.stopped.wait()
     await idle(node)
-    assert "Input/output error" in node.failed["S"] and node.stream("S") is None
-    node.parts.replicas.replicas.reconcile_one(uid, "S")
+    assert "Input/output error" in node.failed["$G", "S"] and node.stream("S") is None
+    node.parts.replicas.replicas.reconcile_one(uid, ("$G", "S"))
     assert node.stream("S") is None
     await node.stopped()
 
@@ -32,7 +32,7 @@ async def test_a_new_stream_did_not_fail_because_one_of_its_name_did(tmp_path: P
     first = await create(node, "S")
     await delete(node, "S")
     second = await create(node, "S")
-    node.parts.replicas.replicas.fail(first, "S", DiskError("1.blk: Input/output error"))
+    node.parts.replicas.replicas.fail(first, ("$G", "S"), DiskError("1.blk: Input/output error"))
     assert not node.failed and node.stream("S").uid == second
     await publish(node, "S", 1)
     await node.stopped()

@@ -14,6 +14,7 @@ class Replica:
 
     is_ready = True
     name = "S"
+    account = "$G"
 
     def __init__(self) -> None:
         self.pulls: list[bytes] = []
@@ -44,7 +45,10 @@ class Bed:
         groups: Any = {7: self.replica}
         wires: Any = self.wires
         self.requests = ForwardedRequests(
-            groups, None, wires, lambda delay_s, callback: self.timers.append((delay_s, callback))
+            groups,
+            None,
+            lambda _account: wires,
+            lambda delay_s, callback: self.timers.append((delay_s, callback)),
         )
 
     def pull(self, consumer: str = "d") -> None:

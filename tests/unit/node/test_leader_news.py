@@ -7,7 +7,7 @@ from typing import Any
 
 from streamd.node.cluster.leader_news import LeaderNews
 from streamd.node.cluster.leaders import Leaders
-from streamd.node.meta_group.catalog import Catalog
+from streamd.node.meta_group.catalog import Catalogs
 from tests.unit.node.contexts import context_of
 
 
@@ -33,7 +33,7 @@ class _Bed:
         links: Any = self.links
         groups: Any = None
         context = context_of(env=SimpleNamespace(loop=loop))
-        catalog = Catalog(lambda pattern: ())
+        catalog = Catalogs(lambda pattern, account: ())
         self.news = LeaderNews(context, groups, self.leaders, catalog, links)
 
     def told(self) -> list[list[Any]]:

@@ -194,7 +194,7 @@ def test_a_limit_that_comes_to_a_lost_block(tmp_path: Path) -> None:
         stream.monitor.on_stopped.append(stopped.set)
         stream.publish([(b"S.x", b"", body("S", MSGS + 1))], [b"r"], _Deaf())
         await stopped.wait()
-        assert "S" in node.failed
+        assert ("$G", "S") in node.failed
         await node.stopped()
 
         node = make(tmp_path, accepts_loss=True)
@@ -269,7 +269,7 @@ def test_a_crash_between_the_old_file_and_the_new_one(
             patched.setattr(lost_blocks, "put_in_place", fail)
             node = make(tmp_path, accepts_loss=True)
             await node.started()
-            assert "S" in node.failed
+            assert ("$G", "S") in node.failed
             await node.stopped()
         assert not path.exists()
         node = make(tmp_path, accepts_loss=True)

@@ -16,7 +16,7 @@ import pytest
 
 from streamd import errors, limits
 from streamd.api import consumer_configs
-from streamd.api.router import Router
+from streamd.api.router import Router, SoleAccount
 from streamd.api.stream_configs import normalise
 from streamd.errors import DiskError
 from streamd.machine import commands
@@ -53,15 +53,17 @@ async def _update_with_a_look_midway(path: Path) -> None:
 
         def look(events: list[tuple[str, dict[str, Any]]]) -> None:
             told(events)
-            assert node.streams_for(b"new") == ()  # somebody publishes just now
+            assert node.account("$G").streams_for(b"new") == ()  # somebody publishes just now
 
         group.shell.on_events = look
-        before = node.topology_version
+        before = node.account("$G").topology_version
         new = normalise({"name": "S", "subjects": ["new"]}, is_pedantic=False)
         await _propose(node, [commands.UPDATE_STREAM, 2, "S", new])
-        assert [handle.name for handle in node.streams_for(b"new")] == ["S"]
-        assert node.streams_for(b"old") == ()
-        assert node.topology_version > before + 1  # after meta's, once more after the stream's
+        assert [handle.name for handle in node.account("$G").streams_for(b"new")] == ["S"]
+        assert node.account("$G").streams_for(b"old") == ()
+        assert (
+            node.account("$G").topology_version > before + 1
+        )  # after meta's, once more after the stream's
     finally:
         await node.stopped()
 
@@ -192,7 +194,7 @@ async def test_streams_that_are_written_in_one_round_share_one_sync(
     async with _running(tmp_path) as node:
         for name in ("A", "B", "C"):
             await _create(node, name)
-        handles = [node.streams_for(name)[0] for name in (b"A", b"B", b"C")]
+        handles = [node.account("$G").streams_for(name)[0] for name in (b"A", b"B", b"C")]
         for _ in range(3):
             acks = Acks(3)
             before = node.parts.context.wal.sync_count
@@ -206,7 +208,7 @@ async def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
     """Its files and its share of the memory for recent bytes, until the process ended."""
     async with _running(tmp_path) as node:
         await _create(node, "A")
-        handle = node.streams_for(b"A")[0]
+        handle = node.account("$G").streams_for(b"A")[0]
         acks = Acks(1)
         handle.publish([(b"A", b"", b"x" * 1000)], [b"r"], acks)
         await acks.all.wait()
@@ -218,7 +220,7 @@ async def test_a_stream_that_stopped_holds_nothing_open(tmp_path: Path) -> None:
         handle.monitor.post(inbox.Failed(DiskError("1.blk: Input/output error")))
         await handle.monitor.stopped.wait()
         await _idle(node)
-        assert "A" in node.failed
+        assert ("$G", "A") in node.failed
         assert budget.used == 0 and not _open_in(directory)
 
 
@@ -243,7 +245,7 @@ async def test_while_the_disk_is_quick_the_loop_writes_the_log(
     monkeypatch.setattr(Pace, "is_quick", lambda self, now: True)
     async with _running(tmp_path) as node:
         await _create(node, "A")
-        handle = node.streams_for(b"A")[0]
+        handle = node.account("$G").streams_for(b"A")[0]
         writers: list[str] = []
         writev = node.parts.context.env.disk.writev
 
@@ -296,7 +298,7 @@ async def test_a_log_that_is_far_ahead_of_the_blocks_waits_for_them(
     await node.started()
     try:
         await _create(node, "A")
-        handle = node.streams_for(b"A")[0]
+        handle = node.account("$G").streams_for(b"A")[0]
         held = asyncio.Event()
         hold = node.parts.context.wal.hold
         monkeypatch.setattr(node.parts.context.wal, "hold", lambda: (held.set(), hold()))
@@ -334,7 +336,7 @@ async def test_publishes_that_the_log_can_not_take_are_refused(
         handles = {}
         for name in ("A", "B"):
             await _create(node, name)
-            handles[name] = node.streams_for(name.encode())[0]
+            handles[name] = node.account("$G").streams_for(name.encode())[0]
 
         def publish(name: str) -> Acks:
             acks = Acks(1)
@@ -363,7 +365,7 @@ async def test_publishes_that_the_log_can_not_take_are_refused(
 async def test_a_stream_that_is_deleted_gives_back_what_it_had_under_way(tmp_path: Path) -> None:
     async with _running(tmp_path) as node:
         await _create(node, "A")
-        handle = node.streams_for(b"A")[0]
+        handle = node.account("$G").streams_for(b"A")[0]
         backlog = handle.group._intake._backlog
         node.parts.context.wal.hold()
         handle.publish([(b"A", b"", bytes(1 << 20))], [b"r"], Acks(1))
@@ -393,7 +395,7 @@ async def test_caches_of_a_deleted_stream_are_cleared_on_the_loop_thread(
         monkeypatch.setattr(part, "clear", noted)
     async with _running(tmp_path) as node:
         await _create(node, "A")
-        handle = node.streams_for(b"A")[0]
+        handle = node.account("$G").streams_for(b"A")[0]
         acks = Acks(1)
         handle.publish([(b"A", b"", bytes(1000))], [b"r"], acks)
         await acks.all.wait()
@@ -467,13 +469,9 @@ def test_an_orphan_that_cannot_be_moved_to_trash_does_not_block_the_start(tmp_pa
 def test_the_api_hears_of_what_streams_and_the_meta_group_report(tmp_path: Path) -> None:
     async def run() -> None:
         node, wires = LocalNode(NodeOptions(str(tmp_path), "N", "n"), SimWires()), SimWires()
-        router = Router(node, wires, server_version="2.12.0")
-        router.attach(_Subscriptions())
-        assert node.hooks.on_stream_event == router.advisories.on_stream_event
-        assert node.hooks.on_meta_event == router.advisories.on_meta_event
+        router = Router(node, SoleAccount(wires), server_version="2.12.0")
+        router.announce()
+        assert node.hooks.on_stream_event == router._on_stream_event
+        assert node.hooks.on_meta_event == router._on_meta_event
 
     asyncio.run(run())
-
-
-class _Subscriptions:
-    def subscribe_internal(self, pattern: bytes, callback: object) -> None: ...

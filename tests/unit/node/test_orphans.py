@@ -67,13 +67,13 @@ async def test_a_failed_stream_that_is_deleted_leaves_log_and_disk(tmp_path: Pat
         path.write_bytes(b"?")
     node = make(tmp_path)
     await node.started()
-    assert "S" in node.failed
+    assert ("$G", "S") in node.failed
     await delete(node, "S")
     await idle(node)
     assert uid not in node.parts.context.wal.groups
     assert not files.exists()
     assert list((tmp_path / "streamd" / "trash").iterdir()) == []
-    assert "S" not in node.failed
+    assert ("$G", "S") not in node.failed
     await node.stopped()
 
 

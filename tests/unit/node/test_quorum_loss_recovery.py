@@ -225,7 +225,7 @@ async def test_a_log_that_ends_before_the_stored_files_is_refused(
 
     node = make(tmp_path)
     await node.started()
-    assert "S" in node.failed and "older" in node.failed["S"], node.failed
+    assert ("$G", "S") in node.failed and "older" in node.failed["$G", "S"], node.failed
     await node.stopped()
     assert (root / "streams" / str(uid) / "1.blk").read_bytes() == whole
 

@@ -39,7 +39,7 @@ async def test_a_lost_snapshot_costs_no_block(tmp_path: Path, is_gone: bool) -> 
 
     node = make(tmp_path)
     await node.started()
-    assert "S" in node.failed
+    assert ("$G", "S") in node.failed
     await node.stopped()
     for path in snapshots:
         path.write_bytes(before[path.name])

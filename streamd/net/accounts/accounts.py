@@ -1,0 +1,122 @@
+"""`Accounts`: all subject spaces of a server, by the name of their account.
+
+A message stays in the space in which it was published; what crosses to another was exported and
+imported. The server's output, and its turns of the loop, are shared by all spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from streamd.config.account_options import AccountJetStream, AccountOptions
+from streamd.net.accounts.account import Account
+from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.output_queue import OutputQueue
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+
+OnAccount = Callable[[Account], None]
+
+
+class Accounts:
+    """The accounts of one server. Any name has a subject space as soon as it is asked for: another
+    node may know the account already, or still."""
+
+    def __init__(
+        self,
+        options: Mapping[str, AccountOptions],
+        system_account: str = SYSTEM_ACCOUNT,
+        *,
+        domain: str = "",
+    ) -> None:
+        """`domain`: JetStream's, which acks name."""
+        self.output_queue = OutputQueue()
+        self.system_account = system_account
+        self._domain = domain
+        self._on_made: list[OnAccount] = []
+        self._by_name: dict[str, Account] = {}
+        for each in options.values():
+            self._make(each, is_known=True)
+        self.main = self.obtain(ACCOUNT)
+        self.system = self.obtain(system_account)
+
+    def names(self) -> list[str]:
+        """Return the names of all accounts that are known here, sorted."""
+        return sorted(name for name, account in self._by_name.items() if account.is_known)
+
+    def get(self, name: str) -> Account | None:
+        """Return the account called `name`; None: it is not known here."""
+        account = self._by_name.get(name)
+        return account if account is not None and account.is_known else None
+
+    def obtain(self, name: str) -> Account:
+        """Return the account called `name`, known here or not."""
+        account = self._by_name.get(name)
+        if account is None:
+            account = self._make(AccountOptions(name), is_known=name in (ACCOUNT, SYSTEM_ACCOUNT))
+        return account
+
+    def all(self) -> list[Account]:
+        """Return all accounts that have a subject space."""
+        return list(self._by_name.values())
+
+    def on_made(self, join: OnAccount) -> None:
+        """Call `join` for each account: those that exist, now, and each that is made later."""
+        self._on_made.append(join)
+        for account in self.all():
+            join(account)
+
+    def change(self, options: Mapping[str, AccountOptions]) -> None:
+        """Use these accounts from here on; others that were known are not any more."""
+        for name, each in options.items():
+            account = self._by_name.get(name)
+            if account is None:
+                self._make(each, is_known=True)
+            else:
+                account.change(each)
+        for name, account in self._by_name.items():
+            if name not in options and name not in (ACCOUNT, self.system_account):
+                account.change(AccountOptions(name), is_known=False)
+
+    def _make(self, options: AccountOptions, *, is_known: bool) -> Account:
+        router = MessageRouter(domain=self._domain, output_queue=self.output_queue)
+        account = Account(options, router, is_known=is_known)
+        self._by_name[account.name] = account
+        for join in self._on_made:
+            join(account)
+        return account
+
+    def resume_deliveries(self) -> None:
+        """Resume deliveries that wait for room, in any subject space."""
+        for account in self.all():
+            account.router.on_drained()
+
+    # --- for connections --------------------------------------------------------------------------
+
+    def router(self, name: str) -> MessageRouter:
+        """Return the subject space of an account, known here or not."""
+        return self.obtain(name).router
+
+    def enter(self, cid: int, name: str) -> bool:
+        """Count a connection among the clients of an account; False: there are too many."""
+        account = self.obtain(name)
+        most = account.options.limits.max_connections
+        if 0 <= most <= len(account.cids):
+            return False
+        account.cids.add(cid)
+        return True
+
+    def leave(self, cid: int, name: str) -> None:
+        """Take a connection out of the clients of an account: it ends, or changes accounts."""
+        self.obtain(name).cids.discard(cid)
+
+    # --- for the node and the API -----------------------------------------------------------------
+
+    def wires(self, account: str) -> MessageRouter:
+        """See api.router.ApiAccounts, also for the next two."""
+        return self.obtain(account).router
+
+    def jetstream(self, account: str) -> AccountJetStream | None:
+        return self.obtain(account).options.jetstream
+
+    def with_jetstream(self) -> list[str]:
+        return [name for name in self.names() if self._by_name[name].options.jetstream is not None]
