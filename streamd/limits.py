@@ -257,6 +257,14 @@ PEER_FAULTS_TOLD_MAX: Final = 64  # kinds of failure of one link that the log is
 
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
 UNSERVED_AT_STOP_S: Final = 0.2  # clients wait so long for the end of a server whose groups left
+LEAF_LINE_BYTES_MAX: Final = 1024 * 1024  # as nats-server's limit of a token, which CONNECT has
+LEAF_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # the most that max_payload may be at a hub
+LEAF_HANDSHAKES_MAX: Final = 64  # connections of leaf nodes that have not logged in yet
+LEAF_SUBS_MAX: Final = 1_000_000  # interest told on one link: some 300 MB
+LEAF_URLS_MAX: Final = 256  # addresses of a hub's servers; bounds what a wrong one makes us dial
+LEAF_FAULT_RETRY_S: Final = 30.0  # after a fault that another try soon would repeat, as a loop
+LEAF_VERSION_RETRY_S: Final = 5.0  # after a hub asked for a newer version
+LEAF_FIRST_PING_S: Final = 1.0  # so that the round-trip time is known soon
 WEBSOCKET_HANDSHAKE_S: Final = 10.0  # where none is configured: a socket without one holds a file
 WEBSOCKET_HANDSHAKES_MAX: Final = 1024  # under way at once; more are closed unheard
 WEBSOCKET_REQUEST_BYTES_MAX: Final = 64 * 1024  # of one handshake: cookies may be tokens

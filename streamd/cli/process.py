@@ -42,6 +42,8 @@ from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
 
 if TYPE_CHECKING:
+    from streamd.net.leaf.leaf_nodes import LeafNodes
+    from streamd.net.pubsub.message_router import MessageRouter
     from streamd.net.route.links import ClusterLinks
     from streamd.net.tls.acceptor import TlsAcceptor
     from streamd.net.websocket.websocket_listener import WebSocketListener
@@ -84,6 +86,7 @@ class ServerProcess:
         self._server_name = options.server_name or _default_name(options)
         self._node: LocalNode | None = None
         self._cluster: ClusterLinks | None = None
+        self._leaf: LeafNodes | None = None
         self._listener: Listener | None = None
         self._websocket: WebSocketListener | None = None
         self._http: HttpServer | None = None
@@ -237,6 +240,8 @@ class ServerProcess:
             raise StartError(text) from err
         if self._cluster is not None:
             self._share_urls(self._cluster)
+        if options.leaf.is_enabled or options.leaf.remotes:
+            await self._start_leaf()
         self._start_trimming()
         self._is_started = True
         self._monitoring.is_ready = True
@@ -291,6 +296,49 @@ class ServerProcess:
         log.info(f"Listening for websocket clients on {listener.scheme}://{address}")
         if settings.tls is None:
             log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
+
+    async def _start_leaf(self) -> None:
+        """Listen for leaf nodes, and dial the hubs that are configured."""
+        from streamd.cli import leaf_streams
+        from streamd.net.leaf.leaf_nodes import LeafAccounts, LeafNodes
+        from streamd.net.leaf.leaf_session import LocalEnd
+
+        options, node = self._options, self._node
+        leaf, domain = options.leaf, options.jetstream.domain
+        local = LocalEnd(
+            server_id=self._server_id,
+            server_name=self._server_name,
+            cluster=options.cluster.name if options.cluster.is_enabled else "",
+            domain=domain if node is not None else "",
+            has_jetstream=node is not None,
+            max_payload=options.max_payload,
+            min_version=leaf.min_version,
+            is_isolating=leaf.is_isolating,
+        )
+        known = self._accounts
+
+        def router_of(name: str) -> MessageRouter | None:
+            account = known.get(name)
+            return account.router if account is not None else None
+
+        accounts = LeafAccounts(
+            router_of,
+            leaf_streams.finder(node, domain, lambda name: known.jetstream(name) is not None),
+            lambda name: known.obtain(name).options.limits.max_leafnodes,
+        )
+        loop = asyncio.get_running_loop()
+        self._leaf = nodes = LeafNodes(options, local, accounts, self._log, self._handshakes, loop)
+        try:
+            await nodes.start(self._tasks.create_task)
+        except ConfigError as err:
+            raise StartError(str(err)) from err
+        except (OSError, OverflowError) as err:
+            text = addresses.listen_error("leafnode port", leaf.host, leaf.port, err)
+            raise StartError(text) from err
+        self._monitoring.attach_leafs(nodes)
+        if node is not None:
+            node.watch_streams(nodes.streams_changed)
+            node.watch_leaders(nodes.streams_changed)
 
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""
@@ -508,6 +556,8 @@ class ServerProcess:
         if self._websocket is not None:
             scheme, port = self._websocket.scheme, self._websocket.port
             services["websocket"] = (scheme, options.websocket.host, port)
+        if self._leaf is not None and options.leaf.is_enabled:
+            services["leafnodes"] = ("nats", options.leaf.host, self._leaf.port)
         if self._http is not None:
             services["monitoring"] = (
                 "http",
@@ -573,6 +623,8 @@ class ServerProcess:
         async with asyncio.TaskGroup() as closing:
             if self._cluster is not None:
                 closing.create_task(self._cluster.close(), name="close-cluster")
+            if self._leaf is not None:
+                closing.create_task(self._leaf.close(), name="close-leaf")
             if self._http is not None:
                 closing.create_task(self._http.close(), name="close-http")
 
@@ -674,6 +726,8 @@ class ServerProcess:
                 self._http_tls.renew(_of_monitoring(fresh))
             assert self._listener is not None
             self._listener.reload(fresh)
+            if self._leaf is not None:
+                self._leaf.reload(fresh)
         except (ConfigError, OSError) as err:
             self._log.error(f"Failed to reload server configuration: {err}")
             return str(err)
@@ -721,8 +775,11 @@ def _serve_domain(domain: str, api: Any, account: Account) -> None:
     prefix = b"$JS.%b.API." % domain.encode()
 
     def handle(subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Any) -> None:
-        wanted = b"$JS.API." + subject[len(prefix) :]
-        api.handle(wanted, reply, headers, payload, conn, account.name)
+        rest = subject[len(prefix) :]
+        if rest.startswith((b"$KV.", b"$OBJ.")):  # as clients name these that are of another domain
+            account.router.publish(rest, reply, headers, payload)
+        else:
+            api.handle(b"$JS.API." + rest, reply, headers, payload, conn, account.name)
 
     account.router.subscriptions.subscribe_internal(prefix + b">", handle)
 

@@ -35,7 +35,7 @@ _FIXED_OF_TLS = {
 _NO_TLS = TlsOptions()
 # Told of in lines of their own, or not settings.
 _APART = {
-    *("users", "jetstream", "cluster", "tls", "websocket"),
+    *("users", "jetstream", "cluster", "tls", "websocket", "leaf"),
     *("config_file", "config_digest", "warnings", "unserved"),
     *("is_open_besides_system", "accounts", "configured_accounts", "operators", "callout"),
     *("no_auth_user", "system_account", "has_system_account"),
@@ -106,6 +106,9 @@ def refuse_fixed(old: Options, new: Options) -> None:
         key = _KEYS_OF_WEBSOCKET.get(name) or f"websocket.{_plain(name)}"
         raise ConfigError(f"config reload not supported for Websocket: {key} changed")
     _refuse_identities(old, new)
+    for name in _differing(old.leaf, new.leaf):
+        key = f"leafnodes.{_plain(name)}"
+        raise ConfigError(f"config reload not supported for LeafNode: {key} changed")
     for name in _differing(old.jetstream, new.jetstream):
         key = _KEYS_OF_JETSTREAM.get(name) or f"jetstream.{_plain(name)}"
         raise ConfigError(f"config reload not supported for JetStream: {key} changed")

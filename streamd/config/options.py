@@ -12,6 +12,7 @@ from typing import Any
 from streamd.config.account_options import AccountOptions, default_accounts
 from streamd.config.callout_options import CalloutOptions
 from streamd.config.cluster_options import ClusterOptions, client_address
+from streamd.config.leaf_options import LeafOptions
 from streamd.config.operator_options import OperatorOptions
 from streamd.config.tls_options import TlsOptions
 from streamd.config.user_options import Permissions as Permissions
@@ -145,6 +146,7 @@ class Options:
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     websocket: WebSocketOptions = field(default_factory=WebSocketOptions)
+    leaf: LeafOptions = field(default_factory=LeafOptions)
 
     config_file: str = ""
     config_digest: str = ""
@@ -275,6 +277,7 @@ def finish(options: Options) -> Options:
             " strictly lower than lame duck duration"
             f" ({format_duration(options.lame_duck_duration_ns)})"
         )
+    options.leaf.check(options.accounts)
     options.websocket.check(
         has_users=bool(options.users), has_operators=options.operators.has_trusted_keys
     )

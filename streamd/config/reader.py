@@ -64,7 +64,7 @@ _UNSERVED_TOP = Unserved(
     additional=words(
         """
         syslog remote_syslog prof_port prof_block_rate disable_sublist_cache no_sublist_cache
-        ocsp_cache gateway leafnodes leaf mqtt default_js_domain connect_error_reports
+        ocsp_cache gateway mqtt default_js_domain connect_error_reports
         reconnect_error_reports no_fast_producer_stall feature_flags write_timeout
         """
     ),
@@ -157,6 +157,7 @@ class _Reader:
                 "allow_non_tls": self._blocks.flag("allows_non_tls"),
                 "ocsp": self._ocsp,
                 "websocket|ws": self._websocket,
+                "leafnodes|leaf": self._leafnodes,
                 "store_dir|storedir": put_on(o.jetstream, "store_dir", as_text),
             },
             unserved=_UNSERVED_TOP,
@@ -262,6 +263,12 @@ class _Reader:
 
     def _websocket(self, block: Value) -> None:
         self._options.websocket = read_websocket(block, self._blocks)
+
+    def _leafnodes(self, block: Value) -> None:
+        # Not needed, hence not imported, by a server without leaf links.
+        from streamd.config.leaf_reader import read_leafnodes
+
+        self._options.leaf = read_leafnodes(block, self._blocks)
 
     # --- peers ------------------------------------------------------------------------------------
 

@@ -171,11 +171,11 @@ def test_under_the_name_nats_server(start: type[Server], tmp_path: Path) -> None
 def test_configuration_is_tested_without_starting(tmp_path: Path) -> None:
     """`-t`: valid with a digest, or the first mistake with its place; status 0 or 1."""
     file = tmp_path / "a.conf"
-    file.write_text("port: 4222\nleafnodes {}\n")
+    file.write_text("port: 4222\ngateway {}\n")
     done = run("-t", "-c", "a.conf", cwd=tmp_path)
     assert done.returncode == 0
     assert re.search(r"streamd: configuration file a.conf is valid \(sha256:\w{64}\)", done.stderr)
-    assert '"leafnodes" is not served' in done.stderr
+    assert '"gateway" is not served' in done.stderr
     file.write_text("port: 4222\nfoo: 3\n")
     done = run("-t", "-c", "a.conf", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, 'streamd: a.conf:2:1: unknown field "foo"\n')

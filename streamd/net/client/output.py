@@ -261,7 +261,7 @@ class Output:
         route = self._table.find_under(prefix) if prefix else None
         if route is None or len(route.plain) != 1:
             return None
-        if route.queues or route.streams or route.remote is not None:
+        if route.queues or route.streams or route.remote is not None or route.leafs is not None:
             return None
         sub = route.plain[0]
         receiver: object = sub.conn

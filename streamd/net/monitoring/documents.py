@@ -31,7 +31,7 @@ from streamd.net.monitoring.query import BadQuery, Query, flag, page
 from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
-from streamd.net.monitoring.stats import Routes, RouteStats
+from streamd.net.monitoring.stats import LeafRow, LeafTable, Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.types import ACCOUNT, stream_label
 
@@ -59,6 +59,7 @@ class Monitoring:
         self._server_name = server_name
         self._js: JetStreamz | None = None
         self._cluster: Routes | None = None
+        self._leafs: LeafTable | None = None
         self._start_ns = time.time_ns()
         self._config_ns = self._start_ns
         self._ends = _CertificateEnds.of(options)
@@ -80,6 +81,10 @@ class Monitoring:
         self._js = JetStreamz(
             js, self._options, server_id=self._server_id, server_name=self._server_name
         )
+
+    def attach_leafs(self, leafs: LeafTable) -> None:
+        """Show the leaf links of this server."""
+        self._leafs = leafs
 
     def attach_cluster(self, cluster: Routes) -> None:
         """Show links to other servers from here on."""
@@ -131,7 +136,7 @@ class Monitoring:
             "max_pending": o.max_pending,
             "cluster": self._varz_cluster(),
             "gateway": {},
-            "leaf": {},
+            "leaf": self._varz_leaf(),
             "mqtt": {},
             "websocket": self._varz_websocket(),
             "jetstream": jetstream,
@@ -148,7 +153,7 @@ class Monitoring:
             "total_connections": traffic.total_connections,
             "routes": route_count,
             "remotes": route_count,
-            "leafnodes": 0,
+            "leafnodes": len(self._leaf_rows()),
             "in_msgs": traffic.in_msgs,
             "in_bytes": traffic.in_bytes,
             "in_client_msgs": traffic.in_msgs,
@@ -460,6 +465,28 @@ class Monitoring:
             },
         }
 
+    def _leaf_rows(self) -> list[LeafRow]:
+        return self._leafs.rows() if self._leafs is not None else []
+
+    def _varz_leaf(self) -> Document:
+        leaf = self._options.leaf
+        document: Document = {}
+        if leaf.is_enabled and self._leafs is not None:
+            document = {
+                "host": leaf.host,
+                "port": self._leafs.port,
+                "auth_timeout": leaf.auth_timeout_s or self._options.auth_timeout_s,
+                "tls_timeout": leaf.tls.timeout_s if leaf.tls is not None else TLS_TIMEOUT_S,
+            }
+            if leaf.tls is not None:
+                document["tls_required"] = True
+        if leaf.remotes:
+            document["remotes"] = [
+                {"local_account": remote.account, "urls": remote.addresses}
+                for remote in leaf.remotes
+            ]
+        return document
+
     def _routes(self) -> Sequence[RouteStats]:
         return self._cluster.routes() if self._cluster is not None else ()
 
@@ -474,12 +501,37 @@ class Monitoring:
 
     def leafz(self, query: Query) -> Steps[Document]:
         yield
+        account = query.get("acc", "")
+        has_subjects = flag(query, "subs")
+        rows = [row for row in self._leaf_rows() if not account or row.account == account]
         return {
             "server_id": self._server_id,
             "now": format_ns(time.time_ns()),
-            "leafnodes": 0,
-            "leafs": [],
+            "leafnodes": len(rows),
+            "leafs": [_leaf(row, has_subjects=has_subjects) for row in rows],
         }
+
+
+def _leaf(row: LeafRow, *, has_subjects: bool) -> Document:
+    document = {
+        "id": row.lid,
+        "name": row.name,
+        "is_spoke": row.is_spoke,
+        "is_isolated": row.is_isolated or None,
+        "account": row.account,
+        "ip": row.ip,
+        "port": row.port,
+        "rtt": format_duration(row.rtt_ns),
+        "in_msgs": row.in_msgs,
+        "out_msgs": row.out_msgs,
+        "in_bytes": row.in_bytes,
+        "out_bytes": row.out_bytes,
+        "subscriptions": len(row.subjects),
+        "subscriptions_list": row.subjects if has_subjects else None,
+        "compression": "off",
+        "websocket": row.is_websocket or None,
+    }
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def _route(stats: RouteStats, now: int) -> Document:

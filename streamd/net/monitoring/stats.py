@@ -168,6 +168,37 @@ class RouteStats:
     out_bytes: int
 
 
+@dataclass(slots=True)
+class LeafRow:
+    """State and counters of one leaf link, which is up."""
+
+    lid: int
+    name: str
+    is_spoke: bool
+    is_isolated: bool
+    account: str
+    ip: str
+    port: int
+    rtt_ns: int
+    in_msgs: int
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
+    is_websocket: bool
+    subjects: list[str]
+
+
+class LeafTable(Protocol):
+    """The leaf links of this server, as monitoring reads them."""
+
+    @property
+    def port(self) -> int:
+        """Port of the listener; 0: there is none."""
+
+    def rows(self) -> list[LeafRow]:
+        """The links that are up."""
+
+
 class Traffic(NamedTuple):
     """Counters of all client connections since the start, or of those of one account."""
 

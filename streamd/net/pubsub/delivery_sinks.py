@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from streamd.machine.commands import PublishOutcome
 from streamd.net.pubsub.fanout import FanOut
 from streamd.net.pubsub.interest import Delivery, Numbers
+from streamd.net.pubsub.leaf_routes import LeafPeer
 from streamd.net.pubsub.pubacks import ack_body
 from streamd.net.pubsub.subject_routes import Route
 from streamd.net.pubsub.sublist import Subscription
@@ -30,6 +31,12 @@ class InboxSink:
         route = self._table.find(self._subject)
         if route.remote is not None:
             route.remote.deliver(self._subject, batch, route.queue_names())
+        if route.leafs is not None:
+            served = set(route.queue_names())
+            if route.remote is not None:
+                served.update(route.remote.groups)
+            route.leafs.deliver(self._subject, batch, served=served)
+            self._fanout.flush_if_idle()
         for sub in route.plain:
             _deliver_to(sub, self._subject, batch)
         for members in route.queues:
@@ -45,7 +52,9 @@ class InboxSink:
         """See ports.DeliverSink."""
         route = self._table.find(self._subject)
         remote = route.remote
-        if remote is not None:
+        if route.leafs is not None:
+            pass  # message by message
+        elif remote is not None:
             if not (remote.groups or route.plain or route.queues):
                 for node in remote.plain:
                     node.deliver_run(self._subject, ack, subjects, payloads, numbers)
@@ -104,10 +113,39 @@ def deliver_here(fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery])
         for sub in route.plain:
             if sub.is_told:
                 _deliver_to(sub, to, batch)
+        if route.leafs is not None:
+            route.leafs.deliver(to, batch, wanted=(), is_forwarded=True)
+            fanout.flush_if_idle()
         return
     for members in route.queues:
         if members[0].queue == queue:
             _share(fanout, members, to, batch)
+            return
+    if route.leafs is not None:
+        route.leafs.deliver(to, batch, wanted=(queue,), is_forwarded=True)
+        fanout.flush_if_idle()
+
+
+def deliver_from_leaf(
+    fanout: FanOut, source: LeafPeer, to: bytes, queues: Sequence[bytes], batch: list[Delivery]
+) -> None:
+    """Deliver messages of a consumer behind a leaf link to the subscribers of `to`."""
+    route = fanout.table.find(to)
+    for sub in route.plain:
+        _deliver_to(sub, to, batch)
+    served: set[bytes] = set()
+    for members in route.queues:
+        if members[0].queue in queues:
+            served.add(members[0].queue)
+            _share(fanout, members, to, batch)
+    remote = route.remote
+    if remote is not None and not source.is_spoke:
+        remote.deliver(
+            to, batch, served.union(name for name in remote.groups if name not in queues)
+        )
+        served.update(remote.groups)
+    if route.leafs is not None:
+        route.leafs.deliver(to, batch, served=served, wanted=queues, source=source)
 
 
 def deliver_run_here(
@@ -119,9 +157,14 @@ def deliver_run_here(
     numbers: Numbers,
 ) -> None:
     """`deliver_here` for a run, to plain subscribers."""
-    for sub in fanout.table.find(to).plain:
+    route = fanout.table.find(to)
+    for sub in route.plain:
         if sub.is_told:
             _deliver_run_to(sub, to, ack, subjects, payloads, numbers)
+    if route.leafs is not None:
+        batch = _expanded(ack, subjects, payloads, numbers)
+        route.leafs.deliver(to, batch, wanted=(), is_forwarded=True)
+        fanout.flush_if_idle()
 
 
 def is_congested_here(fanout: FanOut, to: bytes) -> bool:
@@ -130,6 +173,8 @@ def is_congested_here(fanout: FanOut, to: bytes) -> bool:
 
 
 def _is_congested(route: Route) -> bool:
+    if route.leafs is not None and route.leafs.is_congested():
+        return True
     for sub in route.plain:
         if sub.callback is None and sub.conn.is_congested:
             return True

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from streamd.limits import FANOUT_BYTES, FANOUT_MSG_BYTES
 from streamd.machine.commands import PublishOutcome
 from streamd.net.pubsub.ingest import Ingest
+from streamd.net.pubsub.leaf_routes import LeafPeer
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import Route, RouteTable
@@ -44,6 +45,13 @@ class Publisher(Receiver, Protocol):
 
     def stall(self, rest_s: float) -> None:
         """Read no more of the client's for a moment."""
+
+
+class LeafPublisher(Publisher, Protocol):
+    """A leaf link whose messages are routed."""
+
+    @property
+    def peer(self) -> LeafPeer: ...
 
 
 class FanOut:
@@ -98,7 +106,7 @@ class FanOut:
                 queues = output.in_parts(conn, route.queues, size)
         for sub in plain:
             count += self._deliver_one(conn, sub, subject, reply, header, payload)
-        remote = route.remote
+        remote, leafs = route.remote, route.leafs
         served: set[bytes] = set()  # groups that got it here
         for members in queues:
             size = len(members)
@@ -107,14 +115,59 @@ class FanOut:
                 member = members[(first + offset) % size]
                 if self._deliver_one(conn, member, subject, reply, header, payload):
                     count += 1
-                    if remote is not None:
-                        served.add(member.queue)
+                    served.add(member.queue)
                     break
         if remote is not None:
             count += remote.send(subject, reply, header, payload, served)
+            served.update(remote.groups)
+        if leafs is not None:
+            count += leafs.send(subject, reply, header, payload, served=served)
         if not count and reply and conn is not None and conn.is_told_no_responders:
             self.tell_no_responders(conn, subject, reply)
         return count
+
+    def route_from_leaf(
+        self,
+        conn: LeafPublisher,
+        route: Route,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        queues: Sequence[bytes],
+    ) -> None:
+        """Deliver a message of a leaf link: to plain subscribers, and to one member of each of
+        `queues`.
+
+        What comes from a hub stays at this node, for each node of the cluster has its own link.
+        """
+        source = conn.peer
+        if route.is_forbidden:
+            return
+        for stream in route.streams:
+            if stream.is_local or not source.is_spoke:
+                msgs, answers = self._collecting(stream)
+                msgs.append((subject, header, payload))
+                answers.append(reply)
+        for sub in route.plain:
+            self._deliver_one(conn, sub, subject, reply, header, payload)
+        served: set[bytes] = set()
+        for members in route.queues:
+            if members[0].queue in queues:
+                first = self.pick_at(len(members))
+                for member in members[first:] + members[:first]:
+                    if self._deliver_one(conn, member, subject, reply, header, payload):
+                        served.add(member.queue)
+                        break
+        remote = route.remote
+        if remote is not None and not source.is_spoke:
+            others = served.union(name for name in remote.groups if name not in queues)
+            remote.send(subject, reply, header, payload, others)
+            served.update(remote.groups)
+        if route.leafs is not None:
+            route.leafs.send(
+                subject, reply, header, payload, served=served, wanted=queues, source=source
+            )
 
     def deliver_forwarded(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, queues: Sequence[bytes]
@@ -132,14 +185,18 @@ class FanOut:
         for sub in output.in_parts(None, route.plain, size) if is_much else route.plain:
             if sub.is_told:
                 self._deliver_one(None, sub, subject, reply, header, payload)
-        if not queues:
-            return
-        for members in route.queues:
+        served: set[bytes] = set()
+        for members in route.queues if queues else ():
             if members[0].queue in queues:
                 first = self.pick_at(len(members))
                 for member in members[first:] + members[:first]:
                     if self._deliver_one(None, member, subject, reply, header, payload):
+                        served.add(member.queue)
                         break
+        if route.leafs is not None:
+            route.leafs.send(
+                subject, reply, header, payload, served=served, wanted=queues, is_forwarded=True
+            )
 
     def _deliver_one(
         self,
@@ -255,7 +312,7 @@ class FanOut:
         Returns how many: all, or fewer if the client's share of the loop is used up."""
         is_plain = replies is None and headers is None and not route.is_forbidden
         remote = route.remote
-        if remote is not None and remote.groups:
+        if (remote is not None and remote.groups) or route.leafs is not None:
             is_plain = False
         count = len(payloads)
         done = 0
@@ -303,7 +360,12 @@ class FanOut:
 
     def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
         """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""
-        subs = [sub for sub in self.table.find(subject).plain if sub.is_told]
+        route = self.table.find(subject)
+        if route.leafs is not None:
+            for payload in payloads:
+                self.deliver_forwarded(subject, b"", b"", payload, ())
+            return
+        subs = [sub for sub in route.plain if sub.is_told]
         step = self._run_length(subs, payloads)
         for at in range(0, len(payloads), step):
             self._deliver_run_to_all(None, subs, subject, payloads[at : at + step])

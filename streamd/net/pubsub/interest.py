@@ -7,9 +7,10 @@ like the one of local subscriptions, but with a node behind each entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from streamd.callbacks import ignore
 from streamd.net.pubsub.sublist import Sublist
 from streamd.types import NodeId
 
@@ -127,12 +128,14 @@ class RemoteSub:
 class RemoteInterest:
     """Interest of all other nodes. Keeps `sublist`, which routes are made from."""
 
-    __slots__ = ("_subs", "ack_watcher_count", "sublist")
+    __slots__ = ("_subs", "ack_watcher_count", "on_change", "sublist")
 
     def __init__(self) -> None:
         self.sublist: Sublist[RemoteSub] = Sublist()
         self.ack_watcher_count = 0  # patterns that could see acks
         self._subs: dict[PeerNode, dict[Key, RemoteSub]] = {}
+        # Told of each change of a node's interest: (node, pattern, queue, members there are now).
+        self.on_change: Callable[[PeerNode, bytes, bytes, int], None] = ignore
 
     def apply(self, node: PeerNode, changes: Iterable[Change]) -> list[Key]:
         """Apply changes that a node told; returns (pattern, queue) of each that took effect."""
@@ -154,6 +157,7 @@ class RemoteInterest:
             else:
                 continue
             changed.append(key)
+            self.on_change(node, pattern, queue, count)
         return changed
 
     def forget(self, node: PeerNode) -> list[Key]:
@@ -161,11 +165,16 @@ class RemoteInterest:
         subs = self._subs.pop(node, {})
         for sub in subs.values():
             self._remove(sub)
+            self.on_change(node, sub.pattern, sub.queue, 0)
         return list(subs)
 
     def _remove(self, sub: RemoteSub) -> None:
         self.sublist.remove(sub)
         self.ack_watcher_count -= sees_acks(sub.pattern)
+
+    def all(self) -> list[RemoteSub]:
+        """Return the interest of all nodes."""
+        return [sub for subs in self._subs.values() for sub in subs.values()]
 
     def of_node(self, node_id: NodeId) -> list[RemoteSub]:
         """Return the interest of a node."""

@@ -23,8 +23,8 @@ from streamd.callbacks import ignore
 from streamd.limits import STALL_S
 from streamd.machine.message_headers import TRACE_ONLY, are_stored_as_sent, is_trace_only
 from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAcks, NamedStreams
-from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink
-from streamd.net.pubsub.fanout import SERVICE_REPLIES, FanOut, Publisher
+from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink, deliver_from_leaf
+from streamd.net.pubsub.fanout import SERVICE_REPLIES, FanOut, LeafPublisher, Publisher
 from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent, refuse_fast
 from streamd.net.pubsub.joined_streams import ImportingStreams, JoinedStreams
 from streamd.net.pubsub.output_queue import OutputQueue
@@ -32,6 +32,7 @@ from streamd.net.pubsub.pubacks import domain_field
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import CapturingStream, no_streams
 from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.protocol.leaf_protocol import LeafMsg
 from streamd.subject_mapping import WeightedMappings
 from streamd.types import Msg
 
@@ -323,7 +324,7 @@ class MessageRouter:
             return
         refused = [refuse_fast(stream, msg, reply, conn) for stream in route.streams]
         listeners = (*route.plain, *(member for group in route.queues for member in group))
-        is_wanted = bool(refused or route.remote is not None) or any(
+        is_wanted = bool(refused or route.remote is not None or route.leafs is not None) or any(
             sub.callback is None and sub.is_open and (sub.conn is not conn or conn.has_echo)
             for sub in listeners
         )
@@ -360,7 +361,7 @@ class MessageRouter:
             self._refresh_topology()
         route = self._find(subject)
         self._ingest_of_server(route.streams, subject, reply, headers, payload)
-        if route.plain or route.queues or route.remote:
+        if route.plain or route.queues or route.remote or route.leafs:
             fanout = self.fanout
             # It may come out of a request of another account; it is this account's own.
             before, fanout.imported = fanout.imported, None
@@ -419,6 +420,33 @@ class MessageRouter:
         for stream in streams:
             msgs = [(subject, headers, payload)]
             ingest(stream, msgs, [reply], self._server_sink, has_odd_headers=is_odd)
+
+    # --- from leaf links --------------------------------------------------------------------------
+
+    def publish_from_leaf(self, conn: LeafPublisher, msgs: Sequence[LeafMsg]) -> int:
+        """Route messages of a leaf link, which were allowed. Only between begin and end of a chunk.
+        Returns how many were routed: all, or at least one if that took the link's share of the
+        loop."""
+        if self._remotes is not None and self._remotes.has_untold:
+            self._remotes.tell()
+        clock, until = self.output_queue.clock, self.output_queue.until
+        for at, (subject, reply, queues, headers, payload) in enumerate(msgs):
+            if at and clock() >= until:
+                return at
+            if headers and not are_stored_as_sent(headers):
+                self._ingest.has_odd_headers = True
+            if subject.startswith(_OWN_PREFIX):
+                self._ingest.post(conn)
+                if self._acks.take(subject, reply, headers, payload):
+                    continue
+            if reply.startswith(ACK_PREFIX) and b"@" in reply:
+                ack, _, stored = reply.partition(b"@")
+                batch = [(stored, ack, headers, payload)]
+                deliver_from_leaf(self.fanout, conn.peer, subject, queues, batch)
+                continue
+            route = self._routes.get(subject) or self._find(subject)
+            self.fanout.route_from_leaf(conn, route, subject, reply, headers, payload, queues)
+        return len(msgs)
 
     # --- for servers without JetStream (net/route/jetstream_gateway.py) ---------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from streamd.net.pubsub.interest import RemoteSub
+from streamd.net.pubsub.leaf_routes import LeafRoute, LeafSub, leaf_route
 from streamd.net.pubsub.remote_routes import RemoteRoute, remote_route
 from streamd.net.pubsub.subject_cache import SubjectCache
 from streamd.net.pubsub.sublist import Match, Sublist, Subscription
@@ -63,6 +64,7 @@ class Route:
 
     __slots__ = (
         "is_forbidden",
+        "leafs",
         "only_stream",
         "plain",
         "queues",
@@ -79,20 +81,22 @@ class Route:
         subject: bytes = b"",
         is_forbidden: bool = False,
         remote: RemoteRoute | None = None,
+        leafs: LeafRoute | None = None,
     ) -> None:
         self.plain: list[Subscription] = match.plain
         self.queues: list[list[Subscription]] = match.queues
         self.remote = remote  # None: no other node wants the subject
+        self.leafs = leafs  # None: no leaf link wants it
         self.streams = streams
         self.is_forbidden = is_forbidden
         # The stream, when it is the only receiver of the subject: the commonest hot path.
         self.only_stream: CapturingStream | None = None
-        if len(streams) == 1 and not (match.plain or match.queues or remote):
+        if len(streams) == 1 and not (match.plain or match.queues or remote or leafs):
             self.only_stream = streams[0]
         # The subscription, when it alone gets the subject, and how its messages begin.
         self.sole: Subscription | None = None
         self.start = b""
-        others = match.queues or streams or is_forbidden or remote
+        others = match.queues or streams or is_forbidden or remote or leafs
         if len(match.plain) == 1 and subject and not others:
             sub = match.plain[0]
             if sub.callback is None and not sub.is_filtered:
@@ -101,14 +105,18 @@ class Route:
 
     def has_subscribers(self, queue: bytes = b"") -> bool:
         """True if a subscription (a member of `queue`, if given) would receive a message."""
-        remote = self.remote
+        remote, leafs = self.remote, self.leafs
         if queue:
+            if leafs is not None and queue in leafs.groups:
+                return True
             if remote is not None and queue in remote.groups:
                 return True
             return any(
                 members[0].queue == queue and _is_any_open(members) for members in self.queues
             )
-        return remote is not None or _is_any_open(self.plain) or any(map(_is_any_open, self.queues))
+        if remote is not None or leafs is not None:
+            return True
+        return _is_any_open(self.plain) or any(map(_is_any_open, self.queues))
 
     def queue_names(self) -> list[bytes]:
         """The queue groups with members at this node."""
@@ -122,13 +130,25 @@ _NOWHERE = Route(Match(), ())
 class RouteTable:
     """Routes by subject, cached, bounded, and never stale."""
 
-    __slots__ = ("_by_prefix", "_elsewhere", "_streams_for", "_streams_under", "_sublist", "routes")
+    __slots__ = (
+        "_by_prefix",
+        "_elsewhere",
+        "_leafs",
+        "_streams_for",
+        "_streams_under",
+        "_sublist",
+        "routes",
+    )
 
     def __init__(
-        self, sublist: Sublist[Subscription], elsewhere: Sublist[RemoteSub] | None = None
+        self,
+        sublist: Sublist[Subscription],
+        elsewhere: Sublist[RemoteSub] | None = None,
+        leafs: Sublist[LeafSub] | None = None,
     ) -> None:
         self._sublist = sublist
         self._elsewhere: Sublist[RemoteSub] = elsewhere if elsewhere is not None else Sublist()
+        self._leafs: Sublist[LeafSub] = leafs if leafs is not None else Sublist()
         self._streams_for: StreamsFor = no_streams
         self._streams_under: StreamsUnder = no_streams
         # Read directly by the hot path; `find` on a miss.
@@ -169,6 +189,7 @@ class RouteTable:
             subject,
             is_forbidden=subject.startswith(_FORBIDDEN),
             remote=remote_route(self._elsewhere.match(subject)) if self._elsewhere.count else None,
+            leafs=leaf_route(self._leafs.match(subject)) if self._leafs.count else None,
         )
         if subject.startswith(_NEVER_CACHED):
             return route
@@ -182,14 +203,15 @@ class RouteTable:
             return self._by_prefix[prefix]
         except KeyError:
             pass
-        match = there = None
+        match = there = leafs = None
         streams = self._streams_under(prefix)
         if streams is not None:
             match = self._sublist.match_under(prefix)
             there = self._elsewhere.match_under(prefix)
+            leafs = self._leafs.match_under(prefix)
         shared = None
-        if streams is not None and match is not None and there is not None:
-            shared = Route(match, streams, remote=remote_route(there))
+        if streams is not None and match is not None and there is not None and leafs is not None:
+            shared = Route(match, streams, remote=remote_route(there), leafs=leaf_route(leafs))
         self._by_prefix.remember(prefix, shared)
         return shared
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streamd.net.pubsub.interest import RemoteInterest, sees_acks
+from streamd.net.pubsub.leaf_routes import LeafInterest, LeafPeer
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import RouteTable
 from streamd.net.pubsub.sublist import Callback, Sublist, Subscription
@@ -41,7 +42,11 @@ class Subscriptions:
     def __init__(self) -> None:
         self.sublist: Sublist[Subscription] = Sublist()
         self.remote_interest = RemoteInterest()
-        self.table = RouteTable(self.sublist, self.remote_interest.sublist)
+        self.leaf_interest = LeafInterest()
+        self.table = RouteTable(
+            self.sublist, self.remote_interest.sublist, self.leaf_interest.sublist
+        )
+        self.watcher: SubscriptionObserver | None = None  # None: there are no leaf links
         self.remotes: OtherNodes | None = None  # None: no other nodes
         self.observers: tuple[SubscriptionObserver, ...] = ()
         self.internal: list[Subscription] = []  # of the server itself; they stay
@@ -66,6 +71,8 @@ class Subscriptions:
             self.ack_watcher_count += 1
         if self.remotes is not None:
             self.remotes.subscribed(sub)
+        if self.watcher is not None:
+            self.watcher.subscribed(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
 
@@ -78,7 +85,10 @@ class Subscriptions:
             self.ack_watcher_count -= 1
         if sub.is_told and self.remotes is not None:
             self.remotes.unsubscribed(sub)
-        if sub.callback is not None:
+        if sub.callback is None:
+            if self.watcher is not None:
+                self.watcher.unsubscribed(sub)
+        else:
             self.internal.remove(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
@@ -106,7 +116,27 @@ class Subscriptions:
     def has_interest(self, subject: bytes) -> bool:
         """True if anybody, a stream included, would receive a message on `subject`."""
         route = self.table.find(subject)
-        return bool(route.plain or route.queues or route.streams or route.remote)
+        return bool(route.plain or route.queues or route.streams or route.remote or route.leafs)
+
+    def set_leaf_interest(self, peer: LeafPeer, pattern: bytes, queue: bytes, weight: int) -> int:
+        """Note interest told by a leaf link (weight 0: it ends); returns its weight until now.
+
+        Interest of links that others dialed is this node's, as other nodes see it.
+        """
+        before = self.leaf_interest.set(peer, pattern, queue, weight)
+        if (before > 0) != (weight > 0):
+            self.table.on_interest_changed(pattern)
+            if _sees_all_acks(pattern):
+                self.ack_watcher_count += 1 if weight else -1
+            if self._watches:
+                self._tell_watches(pattern)
+        if self.remotes is not None and not peer.is_spoke:
+            sub = Subscription(pattern, queue)
+            for _ in range(weight - before):
+                self.remotes.subscribed(sub)
+            for _ in range(before - weight):
+                self.remotes.unsubscribed(sub)
+        return before
 
     # --- watches ----------------------------------------------------------------------------------
 
@@ -149,5 +179,11 @@ class Subscriptions:
                 watch.on_change(has_interest)
 
     def _is_listened_to(self, subject: bytes, queue: bytes) -> bool:
-        elsewhere = self.remote_interest.sublist
-        return self.sublist.has_literal(subject, queue) or elsewhere.has_literal(subject, queue)
+        sublists = (self.sublist, self.remote_interest.sublist, self.leaf_interest.sublist)
+        return any(sublist.has_literal(subject, queue) for sublist in sublists)
+
+
+def _sees_all_acks(pattern: bytes) -> bool:
+    """True if a leaf link wants acks, other than those of streams that are there: of one name here
+    and there, acks of each go to its own."""
+    return sees_acks(pattern) and not pattern.startswith((b"$JS.ACK.", b"$JS.FC."))

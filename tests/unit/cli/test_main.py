@@ -54,13 +54,13 @@ def test_unserved_protections_stop_the_start(
 ) -> None:
     """`[FTL]` for each setting with its place, and status 1: tested or started."""
     file = tmp_path / "a.conf"
-    file.write_text("port: -1\nocsp: true\naccounts { A {} }\nleafnodes {}\n")
+    file.write_text("port: -1\nocsp: true\naccounts { A {} }\ngateway {}\n")
     for arguments in (["-t", "-c", str(file)], ["-c", str(file)]):
         assert main(arguments) == 1
         error = capsys.readouterr().err
         assert f'[FTL] {file}:2:1: "ocsp" is not served by this version\n' in error
         assert f'[FTL] {file}:3:1: "accounts" is not served by this version' in error
-        assert "leafnodes" not in error
+        assert "gateway" not in error
         assert "--ignore-unserved" in error
 
 
@@ -70,7 +70,7 @@ def test_a_tested_configuration_says_how_much_is_not_in_force(
     """Warnings are counted; `--strict` makes each an error; `--ignore-unserved` makes errors
     warnings."""
     file = tmp_path / "a.conf"
-    file.write_text("port: -1\nleafnodes {}\nmqtt {}\n")
+    file.write_text("port: -1\ngateway {}\nmqtt {}\n")
     assert main(["-t", "-c", str(file)]) == 0
     assert capsys.readouterr().err.endswith(", with 2 warnings\n")
     assert main(["-t", "--strict", "-c", str(file)]) == 1

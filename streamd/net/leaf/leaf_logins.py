@@ -1,0 +1,66 @@
+"""Logins of leaf nodes: which account, with which permissions, a CONNECT is for.
+
+If the block `leafnodes` names logins these alone count; otherwise those of clients do.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from streamd.config.leaf_options import LeafOptions
+from streamd.errors import TokenError
+from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.protocol.connect_options import ConnectOptions
+from streamd.types import ACCOUNT
+
+LEAFNODE: Final = "LEAFNODE"
+"""Connection type, as users' `allowed_connection_types` names it."""
+
+
+class LeafLogins:
+    """Judges the CONNECT of a leaf node."""
+
+    def __init__(self, options: LeafOptions, policy: ClientPolicy) -> None:
+        """`policy` is that of clients, for connections of type LEAFNODE."""
+        self._options = options
+        self._policy = policy
+
+    def judge(self, connect: Mapping[str, Any], nonce: str) -> Identity | Check | None:
+        """Return the identity, None for a refusal, or a `Check` that still has to run."""
+        options = self._options
+        if not (options.users or options.username or options.nkey):
+            verdict = self._policy.auth.judge(cast(ConnectOptions, connect))
+            if options.account and isinstance(verdict, Identity):
+                verdict.account = options.account
+            return verdict
+        name, password = _text(connect, "user"), _text(connect, "pass")
+        if options.nkey and _text(connect, "nkey") == options.nkey:
+            is_good = _is_signed(options.nkey, nonce, _text(connect, "sig"))
+            return Identity(options.nkey, options.account or ACCOUNT) if is_good else None
+        logins = [(user.name, user.password, user.account) for user in options.users]
+        if options.username:
+            logins.append((options.username, options.password, options.account))
+        for user, wanted, account in logins:
+            if user == name:
+                identity = Identity(user, account or options.account or ACCOUNT)
+                if wanted.startswith("$2"):
+                    return Check(self._policy.auth, identity, password, wanted)
+                is_good = hmac.compare_digest(wanted.encode(), password.encode())
+                return identity if is_good else None
+        return None
+
+
+def _is_signed(public: str, nonce: str, signature: str) -> bool:
+    from streamd.tokens import nkeys  # OpenSSL costs a tenth of a second, which others save
+
+    try:
+        return nkeys.verify(public, nonce.encode(), nkeys.decode_signature(signature))
+    except TokenError:
+        return False
+
+
+def _text(connect: Mapping[str, Any], key: str) -> str:
+    value = connect.get(key)
+    return value if isinstance(value, str) else ""

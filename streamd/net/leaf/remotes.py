@@ -1,0 +1,112 @@
+"""Remotes: dials each configured hub, and dials it again whenever the link has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from streamd.config.cluster_options import split_address
+from streamd.config.leaf_options import LeafRemote, LeafUrl
+from streamd.limits import LEAF_URLS_MAX
+from streamd.net.leaf.leaf_link import LeafLink
+from streamd.obs.server_log import Log
+
+
+class Dialing(Protocol):
+    """The way to a hub: makes the socket, and the link on it."""
+
+    async def dial(self, remote: LeafRemote, url: LeafUrl) -> LeafLink:
+        """Connect; the link's own handshake goes on. Raises OSError, TimeoutError, ValueError."""
+
+
+class Remote:
+    """One configured hub, and the task that keeps a link to it."""
+
+    def __init__(
+        self, remote: LeafRemote, dialing: Dialing, log: Log, *, reconnect_s: float
+    ) -> None:
+        self.options = remote
+        self._dialing = dialing
+        self._log = log
+        self._reconnect_s = reconnect_s
+        self._learned: list[LeafUrl] = []
+        self.attempt_count = 0  # since there was a link
+        self.link: LeafLink | None = None
+
+    def learn(self, addresses: list[str]) -> None:
+        """Take in addresses of the hub's other servers, to be dialed if the configured are away."""
+        options = self.options
+        if options.ignores_discovered or not options.urls:
+            return
+        known = {url.address for url in options.urls}
+        first = options.urls[0]
+        self._learned = []
+        for address in addresses:
+            try:
+                host, port = split_address(address)
+            except ValueError:
+                continue
+            if address not in known and len(self._learned) < LEAF_URLS_MAX:
+                known.add(address)
+                self._learned.append(first._replace(host=host, port=port))
+
+    async def keep(self) -> None:
+        """Dial until cancelled."""
+        while True:
+            for url in self._order():
+                wait_s = await self._try(url)
+                await asyncio.sleep(wait_s)
+
+    def _order(self) -> list[LeafUrl]:
+        urls = list(self.options.urls)
+        if self.options.is_randomized:
+            random.shuffle(urls)
+        return urls + self._learned
+
+    async def _try(self, url: LeafUrl) -> float:
+        """Dial one URL, and stay while the link lasts; returns how long to wait then."""
+        self.attempt_count += 1
+        try:
+            self.link = link = await self._dialing.dial(self.options, url)
+        except (OSError, TimeoutError, ValueError) as err:
+            if self.attempt_count == 1 or not self.attempt_count % 60:
+                text = str(err) or "i/o timeout"
+                self._log.error(
+                    f'Error trying to connect as leafnode to remote server "{url.address}"'
+                    f" (attempt {self.attempt_count}): {text}"
+                )
+            return self._reconnect_s + random.random() * 0.1
+        try:
+            await link.over.wait()
+        finally:
+            self.link = None
+        if link.space is not None:
+            self.attempt_count = 0
+        return max(self._reconnect_s, link.retry_s)
+
+
+class Remotes:
+    """All remotes, each kept by a task of its own."""
+
+    def __init__(self, remotes: list[Remote]) -> None:
+        self.remotes = remotes
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self, create_task: Callable[..., asyncio.Task[None]]) -> None:
+        """Begin to dial."""
+        for remote in self.remotes:
+            if remote.options.urls and not remote.options.is_disabled:
+                name = f"leaf {remote.options.urls[0].address}"
+                self._running.append(create_task(remote.keep(), name=name))
+
+    def close(self) -> None:
+        """Dial no more."""
+        for task in self._running:
+            task.cancel()
+        self._running.clear()
+
+    def of_link(self, link: LeafLink) -> Remote | None:
+        """Return the remote that a link belongs to."""
+        return next((remote for remote in self.remotes if remote.link is link), None)
