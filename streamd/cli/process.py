@@ -336,6 +336,8 @@ class ServerProcess:
             text = addresses.listen_error("leafnode port", leaf.host, leaf.port, err)
             raise StartError(text) from err
         self._monitoring.attach_leafs(nodes)
+        if self._websocket is not None and leaf.is_enabled:
+            self._websocket.serve_leafs(nodes.make_websocket_link)
         if node is not None:
             node.watch_streams(nodes.streams_changed)
             node.watch_leaders(nodes.streams_changed)

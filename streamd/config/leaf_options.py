@@ -87,7 +87,6 @@ class LeafRemote:
     is_randomized: bool = True  # the order of URLs
     ignores_discovered: bool = False  # servers that the hub tells of are not dialed
     is_compressing: bool = False  # WebSocket frames
-    has_no_masking: bool = False
     first_info_timeout_ns: int = SECOND_NS
     dial_timeout_ns: int = SECOND_NS
     place: tuple[str, int, int] = field(default=("", 0, 0), compare=False)  # file, line, column

@@ -128,6 +128,12 @@ class _LeafReader:
                 value, f'"{value.key}" is taken for "off": links are not compressed by this version'
             )
 
+    def _no_masking(self, value: Value) -> None:
+        if as_flag(value):
+            self._blocks.warn(
+                value, f'"{value.key}" has no effect and is ignored: frames are masked'
+            )
+
     # --- logins -----------------------------------------------------------------------------------
 
     def _authorization(self, block: Value) -> None:
@@ -219,7 +225,7 @@ class _LeafReader:
                 "ws_compress|ws_compression|websocket_compress|websocket_compression": put(
                     "is_compressing", as_flag
                 ),
-                "ws_no_masking|websocket_no_masking": put("has_no_masking", as_flag),
+                "ws_no_masking|websocket_no_masking": self._no_masking,
                 "compression": self._compression,
                 "first_info_timeout": put("first_info_timeout_ns", self._positive),
                 "dial_timeout": put("dial_timeout_ns", self._positive),

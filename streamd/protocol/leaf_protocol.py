@@ -40,7 +40,7 @@ LeafMsg = tuple[bytes, bytes, Sequence[bytes], bytes, bytes]
 Event = tuple[Any, ...]
 
 _UNKNOWN: Final[Event] = (ERROR, b"Unknown Protocol Operation", "Protocol Violation")
-_MALFORMED: Final[Event] = (ERROR, b"Parser Error", "Protocol Violation")
+_MALFORMED: Final[Event] = (ERROR, b"", "Protocol Violation")
 _TOO_LONG: Final[Event] = (ERROR, b"maximum control line exceeded", "Maximum Control Line Exceeded")
 _TOO_LARGE: Final[Event] = (
     ERROR,

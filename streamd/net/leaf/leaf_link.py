@@ -17,6 +17,7 @@ from streamd.limits import (
     LEAF_FIRST_PING_S,
     LEAF_LINE_BYTES_MAX,
     LEAF_PAYLOAD_BYTES_MAX,
+    WEBSOCKET_FRAME_BYTES_MAX,
 )
 from streamd.net.leaf import leaf_session as actions
 from streamd.net.leaf.leaf_output import LeafFacts, LeafOutput
@@ -166,6 +167,15 @@ class LeafLink(asyncio.Protocol):
         return 0 if self.output.is_closed else self._transport.get_write_buffer_size()
 
     @property
+    def is_closed(self) -> bool:
+        return self.output.is_closed
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Bytes that one WebSocket frame may hold: few, as long as nobody knows who sends it."""
+        return WEBSOCKET_FRAME_BYTES_MAX if self.session.is_open else LEAF_LINE_BYTES_MAX
+
+    @property
     def address(self) -> str:
         """Address of the other end."""
         return join_address(self.facts.ip, self.facts.port)
@@ -252,6 +262,8 @@ class LeafLink(asyncio.Protocol):
             elif kind == actions.RERIGHT:
                 if self.space is not None:
                     self.space.reopen(self.output)
+            elif kind == actions.FAULT:
+                self._owner.report(self, "error", action[1])
             elif kind == actions.REFUSED:
                 self._owner.report(self, "error", f"Leafnode Error '{action[1]}'")
             else:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamd.config.cluster_options import client_address, join_address
 from streamd.config.leaf_options import DEFAULT_LEAF_PORT, LeafRemote, LeafUrl
 from streamd.config.options import Options
-from streamd.config.tls_options import TlsOptions
+from streamd.config.tls_options import TLS_TIMEOUT_S, TlsOptions
+from streamd.errors import ConfigError
 from streamd.limits import LEAF_HANDSHAKES_MAX
 from streamd.net.client.auth import Check, ClientPolicy, Identity
 from streamd.net.client.password_checks import PasswordChecks
@@ -42,6 +43,7 @@ from streamd.obs.server_log import Log
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+Secured = asyncio.Transport | TlsFault
 _NO_ROOM = "maximum account active connections exceeded"
 _DUPLICATE = "Duplicate Remote LeafNode Connection"
 
@@ -191,9 +193,13 @@ class LeafNodes:
     # --- links ------------------------------------------------------------------------------------
 
     def _accept(self) -> asyncio.BaseProtocol:
-        return self.make_accepted()
+        return self._make_accepted()
 
-    def make_accepted(self, *, is_websocket: bool = False) -> LeafLink:
+    def make_websocket_link(self, loop: asyncio.AbstractEventLoop) -> LeafLink:
+        """Return the end of a leaf node's connection that came to the WebSocket listener."""
+        return self._make_accepted(is_websocket=True)
+
+    def _make_accepted(self, *, is_websocket: bool = False) -> LeafLink:
         """Return the protocol of a socket that a leaf node dialed."""
         leaf = self._options.leaf
         session = LeafSession(
@@ -230,9 +236,31 @@ class LeafNodes:
         wait_s = remote.first_info_timeout_ns / 1e9 + self._options.auth_timeout_s
         times = LinkTimes.of(self._options, wait_s)
         link = LeafLink(session, self, times, self._loop, account=remote.account)
+        if url.is_websocket:
+            await self._dial_websocket(link, remote, url)
+            return link
         async with asyncio.timeout(remote.dial_timeout_ns / 1e9):
             await self._loop.create_connection(lambda: link, url.host, url.port)
         return link
+
+    async def _dial_websocket(self, link: LeafLink, remote: LeafRemote, url: LeafUrl) -> None:
+        from streamd.net.leaf.websocket_dialing import DialedWebSocket  # a library that others save
+
+        link.facts.is_websocket = True
+        secure = None
+        if remote.is_secure:
+            secure = partial(self._tls.dial, remote=remote, host=url.host)
+        socket = DialedWebSocket(
+            link, url, self._loop, is_compressing=remote.is_compressing, secure=secure
+        )
+        async with asyncio.timeout(remote.dial_timeout_ns / 1e9):
+            await self._loop.create_connection(lambda: socket, url.host, url.port)
+        async with asyncio.timeout(self._options.auth_timeout_s + TLS_TIMEOUT_S):
+            try:
+                await socket.opened
+            except BaseException:
+                socket.cut_off()
+                raise
 
     # --- `leaf_link.LeafOwner` --------------------------------------------------------------------
 
@@ -249,12 +277,17 @@ class LeafNodes:
 
     def secure(self, link: LeafLink, transport: asyncio.Transport) -> None:
         """Shake hands for TLS, if there is any; then the link goes on."""
-        remote = self._remote_of(link)
-        if remote is None and not self._tls.is_served:
-            return
-        self._tls.shake(link, transport, remote, partial(self._on_secured, link))
+        remote = link.session.remote
+        done = partial(self._on_secured, link)
+        if remote is not None:
+            try:
+                self._tls.dial(link, transport, remote, link.session.host, done)
+            except (ConfigError, ValueError) as err:
+                done(TlsFault(str(err), is_certificate=False))
+        elif self._tls.is_served and not link.facts.is_websocket:
+            self._tls.serve(link, transport, done)
 
-    def _on_secured(self, link: LeafLink, result: asyncio.Transport | TlsFault) -> None:
+    def _on_secured(self, link: LeafLink, result: Secured) -> None:
         if isinstance(result, TlsFault):
             self.report(link, "error", f"TLS leafnode handshake error: {result.text}")
             link.close("TLS Handshake Failure")
@@ -297,7 +330,7 @@ class LeafNodes:
         if space is None:
             space = LeafSpace(link.account, router, self._accounts.streams_of)
             self._spaces[link.account] = space
-        if self._remote_of(link) is None:
+        if link.session.remote is None:
             for other in list(self._links):
                 if other is not link and other.space is space and _is_same(other, link):
                     other.close("Duplicate Remote LeafNode Connection", _DUPLICATE)
@@ -325,16 +358,13 @@ class LeafNodes:
         """Log something about a link."""
         getattr(self._log, level)(f"{link.address} - lid:{link.facts.cid} - {text}")
 
-    def _remote_of(self, link: LeafLink) -> LeafRemote | None:
-        return link.session.remote
-
 
 def _is_same(one: LeafLink, other: LeafLink) -> bool:
     """Return True if two links are of the same leaf node and account there."""
     if one.session.remote is not None or one.session.state is not State.OPEN:
         return False
     a, b = one.session.end, other.session.end
-    return (a.name, a.cluster, a.account) == (b.name, b.cluster, b.account)
+    return bool(a.account) and (a.name, a.cluster, a.account) == (b.name, b.cluster, b.account)
 
 
 class LeafTls:
@@ -361,39 +391,53 @@ class LeafTls:
 
             self._server = server_context(self._options)
 
-    def shake(
-        self,
-        link: LeafLink,
-        transport: asyncio.Transport,
-        remote: LeafRemote | None,
-        done: Callable[[asyncio.Transport | TlsFault], None],
+    def serve(
+        self, link: LeafLink, transport: asyncio.Transport, done: Callable[[Secured], None]
     ) -> None:
-        """Shake hands on `transport`; `done` is called with the transport in TLS, or the fault."""
+        """Shake hands with a leaf node; `done` is called with the transport in TLS, or the
+        fault."""
+        assert self._options is not None and self._server is not None
+        self._shake(link, transport, self._options, self._server, "", done)
+
+    def dial(
+        self,
+        protocol: asyncio.Protocol,
+        transport: asyncio.Transport,
+        remote: LeafRemote,
+        host: str,
+        done: Callable[[Secured], None],
+    ) -> None:
+        """Shake hands with the hub at `host`. Raises ConfigError, ValueError."""
         from streamd.net.tls.ssl_contexts import client_context
+
+        options = remote.tls or TlsOptions()
+        self._shake(protocol, transport, options, client_context(options), host, done)
+
+    def _shake(
+        self,
+        protocol: asyncio.Protocol,
+        transport: asyncio.Transport,
+        options: TlsOptions,
+        context: SSLContext,
+        host: str,
+        done: Callable[[Secured], None],
+    ) -> None:
         from streamd.net.tls.transport import TlsTransport
 
-        options = self._options
-        if remote is not None:
-            options = remote.tls or TlsOptions()
-        assert options is not None
-        context, host = self._server, ""
-        if remote is not None:
-            context, host = client_context(options), link.session.host
-        assert context is not None
         channel: TlsTransport
 
         def on_result(result: TlsFacts | TlsFault) -> None:
-            if isinstance(result, TlsFacts):
-                pins = options.pinned_certs
-                if pins and not (
-                    result.certificates and result.certificates[0].spki_sha256 in pins
-                ):
-                    result = TlsFault("certificate not pinned", is_certificate=True)
             if isinstance(result, TlsFault):
                 done(result)
-                return
-            channel.set_protocol(link)
-            done(channel)
+            elif options.pinned_certs and not _has_pinned(options, result):
+                done(TlsFault("certificate not pinned", is_certificate=True))
+            else:
+                channel.set_protocol(protocol)
+                done(channel)
 
         channel = TlsTransport(context, transport, self._handshakes, self._loop, on_result, host)
         channel.begin(options.timeout_s)
+
+
+def _has_pinned(options: TlsOptions, facts: TlsFacts) -> bool:
+    return bool(facts.certificates) and facts.certificates[0].spki_sha256 in options.pinned_certs

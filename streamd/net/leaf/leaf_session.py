@@ -46,6 +46,7 @@ LEARN: Final = 8  # (LEARN, [address, ...]): other servers of the hub
 RERIGHT: Final = 9  # (RERIGHT,): the rights are others now
 FAIL: Final = 10  # (FAIL, reason, text, retry_s): end; text "": without a word
 REFUSED: Final = 11  # (REFUSED, text): the other end said so, for the log
+FAULT: Final = 12  # (FAULT, text): the other end is no leaf link's, for the log
 
 Action = tuple[Any, ...]
 
@@ -132,6 +133,7 @@ class LeafSession:
         self._url = url
         self._credentials = credentials
         self._asks_for_tls = asks_for_tls
+        self._has_headers, self._compress_mode = True, "off"
         self.nonce = nonce
         self.lid = lid
         self.state = State.GREETING
@@ -259,12 +261,14 @@ class LeafSession:
         assert remote is not None and url is not None
         urls = info.get("leafnode_urls")
         if not info.get("client_id") or not isinstance(urls, list):
-            return ((FAIL, "Incorrect Port", _WRONG_PORT, 0.0),)
+            return ((FAULT, _WRONG_PORT), (FAIL, "Incorrect Port", "", 0.0))
         end = self.end
         end.name, end.server_id = _text(info, "server_name"), _text(info, "server_id")
         end.version, end.domain = _text(info, "version"), _text(info, "domain")
         end.cluster = _text(info, "cluster") or end.name
         self.nonce = _text(info, "nonce")
+        self._has_headers = info.get("headers") is True
+        self._compress_mode = "off" if _text(info, "compression") else "not supported"
         actions: list[Action] = []
         self._learn(info, actions)
         self.state = State.JUDGED
@@ -303,12 +307,12 @@ class LeafSession:
             "server_id": local.server_id,
             "name": local.server_name,
             "cluster": local.cluster_name,
-            "headers": True,
-            "compress_mode": "off",
+            "compress_mode": self._compress_mode,
             "remote_account": remote.account,
             "protocol": _LEVEL,
         }
         for key, value in (
+            ("headers", self._has_headers),
             ("domain", local.domain),
             ("jetstream", local.has_jetstream),
             ("is_hub", remote.is_hub),
@@ -346,7 +350,7 @@ class LeafSession:
             return self._on_connect(event[1])
         if kind == protocol.INFO:
             return self._on_info(event[1])
-        if kind == protocol.ERROR:
+        if kind == protocol.ERROR and (self.is_open or self.remote is not None):
             return ((FAIL, event[2], event[1].decode(), 0.0),)
         if kind == protocol.PEER_ERROR:
             return self._on_error(event[1].decode(errors="replace"))
@@ -383,12 +387,9 @@ class LeafSession:
     def _on_error(self, text: str) -> Iterable[Action]:
         lowered = text.lower()
         retry_s = next((delay for words, delay in _RETRIES if words in lowered), 0.0)
-        if self.remote is None and not retry_s and "duplicate" not in lowered:
-            return ((REFUSED, text), (FAIL, "Client Closed", "", 0.0))
-        return (
-            (REFUSED, text),
-            (FAIL, "Protocol Violation" if retry_s else "Client Closed", "", retry_s),
-        )
+        if self.remote is None or not retry_s:  # if it ends the link the other end does that
+            return ((REFUSED, text),)
+        return ((REFUSED, text), (FAIL, "Protocol Violation", "", retry_s))
 
 
 def _document(text: bytes) -> dict[str, Any] | None:

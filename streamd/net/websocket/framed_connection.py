@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Protocol, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
 
@@ -74,6 +75,38 @@ _CODES: Final[dict[str, int]] = {
 }
 
 
+class Endpoint(Protocol):
+    """The server's end of what comes in frames: a client connection, or a leaf link."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def reason(self) -> str:
+        """Reason of its end."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def close(self, reason: str) -> None:
+        """End it, for `reason`."""
+
+
+class LeafEndpoint(Endpoint, Protocol):
+    """The server's end of a leaf link."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Bytes that one frame may hold now."""
+
+
 class Reception:
     """Rules of one listener, its way to make clients, its log: shared by its connections."""
 
@@ -90,6 +123,8 @@ class Reception:
         self.handshake_s = handshake_s
         self.log_error = log_error
         self.handshakes: set[WebSocketConnection] = set()  # under way
+        # None: leaf nodes are not accepted.
+        self.make_leaf: Callable[[asyncio.AbstractEventLoop], LeafEndpoint] | None = None
 
 
 class FramedTransport(asyncio.Transport):
@@ -171,6 +206,7 @@ class WebSocketConnection(asyncio.Protocol):
         "_is_due",
         "_loop",
         "_next",
+        "_payload_max",
         "_reception",
         "_timer",
         "_transport",
@@ -184,13 +220,14 @@ class WebSocketConnection(asyncio.Protocol):
         self._handshake: Handshake | None = Handshake(reception.rules)  # None: it is over
         self._framing: Framing
         self._framed: FramedTransport
-        self._client: Connection | None = None  # None: not yet, or not any more
+        self._client: Endpoint | None = None  # None: not yet, or not any more
         self._chunks: deque[bytes] = deque()  # content of frames, not yet handed over
         self._next: Frame | FramingError | None = None  # what came behind it
         self._has_more = False  # there may be whole frames behind that
         self._is_due = False  # the rest is handled when others had their turn
         self._end_frame = b""  # of an end with a reason of its own; b"": the client's reason
         self._is_closed = False
+        self._payload_max: Callable[[], int] = int  # of one frame
 
     # --- the socket -----------------------------------------------------------------------------
 
@@ -253,7 +290,7 @@ class WebSocketConnection(asyncio.Protocol):
             address = join_address(*peer_address(self._transport))
             self._reception.log_error(f"{address} - websocket handshake error: {outcome.reason}")
             self._refuse(outcome.answer)
-        elif outcome.is_leaf:
+        elif outcome.is_leaf and self._reception.make_leaf is None:
             self._reception.log_error("Not configured to accept leaf node connections")
             self._refuse(outcome.answer)
         else:
@@ -282,7 +319,15 @@ class WebSocketConnection(asyncio.Protocol):
         self._framed = FramedTransport(
             self._transport, self._framing, last_frame=self._last_frame, resumed=self._go_on
         )
+        if upgraded.is_leaf:
+            assert self._reception.make_leaf is not None
+            link = self._reception.make_leaf(self._loop)
+            self._client = link
+            self._payload_max = lambda: link.frame_bytes_max
+            link.connection_made(self._framed)
+            return
         self._client = client = self._reception.make_client(self._loop)
+        self._payload_max = partial(_payload_max, client)
         client.profile.tls = self._transport.get_extra_info("tls_facts")
         client.profile.login = upgraded.login
         client.profile.forwarded_for = upgraded.forwarded_for
@@ -297,7 +342,7 @@ class WebSocketConnection(asyncio.Protocol):
         if client is None or client.is_closed or self._framed.is_paused:
             return
         if not self._chunks and self._next is None:
-            self._collect(client)
+            self._collect()
         if self._chunks:
             client.data_received(self._chunks.popleft())
         elif self._next is not None:
@@ -320,10 +365,10 @@ class WebSocketConnection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _collect(self, client: Connection) -> None:
+    def _collect(self) -> None:
         """Read the frames that are there, up to the first that is no data, or a chunk's size."""
         framing = self._framing
-        payload_max = _payload_max(client)
+        payload_max = self._payload_max()
         pieces: list[Any] = []
         size = 0
         try:
@@ -353,7 +398,7 @@ class WebSocketConnection(asyncio.Protocol):
         for at in range(0, size, WEBSOCKET_CHUNK_BYTES):
             self._chunks.append(content[at : at + WEBSOCKET_CHUNK_BYTES])
 
-    def _follow(self, client: Connection, following: Frame | FramingError) -> None:
+    def _follow(self, client: Endpoint, following: Frame | FramingError) -> None:
         """Handle what came behind the last chunk."""
         try:
             if isinstance(following, FramingError):

@@ -37,7 +37,7 @@ class Upgraded:
     """A request that was granted: the answer, and what it says of the connection."""
 
     answer: bytes
-    is_leaf: bool = False  # another server asks, which can't be served here
+    is_leaf: bool = False  # another server asks, as a leaf node
     is_masked: bool = True
     is_deflating: bool = False
     frame_bytes: int = 0  # in one frame to this client; 0: any number

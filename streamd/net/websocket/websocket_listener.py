@@ -6,6 +6,7 @@ Connections, their numbers and limits are those of the server's `Listener`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd.config.options import Options
@@ -17,7 +18,11 @@ from streamd.net.client.server_info import ServerInfo
 from streamd.net.sockets import refuse_connections, serve
 from streamd.net.tls.facts import TlsFacts
 from streamd.net.tls.handshakes import Handshakes
-from streamd.net.websocket.framed_connection import Reception, WebSocketConnection
+from streamd.net.websocket.framed_connection import (
+    LeafEndpoint,
+    Reception,
+    WebSocketConnection,
+)
 from streamd.net.websocket.upgrade import UpgradeRules
 
 if TYPE_CHECKING:
@@ -96,6 +101,10 @@ class WebSocketListener:
         """Tell clients of this listener of other servers' listeners of its kind."""
         if self.info.set_connect_urls(urls):
             self._clients.send_info(self.info)
+
+    def serve_leafs(self, make: Callable[[asyncio.AbstractEventLoop], LeafEndpoint]) -> None:
+        """Accept leaf nodes as well, at paths that end with `/leafnode`."""
+        self._reception.make_leaf = make
 
     # --- `listener.OtherListener` ----------------------------------------------------------------
 

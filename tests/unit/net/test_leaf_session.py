@@ -154,7 +154,7 @@ def test_interest_and_messages() -> None:
             "Cluster Names Identical",
             "remote leafnode has same cluster name",
         ),
-        (b"FOO", "Protocol Violation", "Unknown Protocol Operation"),
+        (b"FOO", "Authentication Failure", "Authorization Violation"),
     ],
 )
 def test_strangers_are_refused(line: bytes, reason: str, text: str) -> None:
@@ -164,18 +164,14 @@ def test_strangers_are_refused(line: bytes, reason: str, text: str) -> None:
 
 def test_a_dialer_notices_another_kind_of_port() -> None:
     for info in (b'INFO {"client_id":4}', b'INFO {"leafnode_urls":["a:1"]}'):
-        (failure,) = give(dialer(), info)
-        assert failure[:3] == (
-            actions.FAIL,
-            "Incorrect Port",
-            "attempted to connect to wrong port",
-        )
+        fault, failure = give(dialer(), info)
+        assert fault == (actions.FAULT, "attempted to connect to wrong port")
+        assert failure == (actions.FAIL, "Incorrect Port", "", 0.0)
 
 
 @pytest.mark.parametrize(
     ("text", "retry_s"),
     [
-        ("Authorization Violation", 0.0),
         ('Loop detected for leafnode account="$G". Delaying attempt to reconnect for 30s', 30.0),
         ('connection rejected since minimum version required is "2.99.0"', 5.0),
         ('Permissions Violation for Publish to "a"', 30.0),
@@ -186,6 +182,13 @@ def test_an_error_says_when_to_come_again(text: str, retry_s: float) -> None:
     refused, failure = give(dialer(), f"-ERR '{text}'".encode())
     assert refused == (actions.REFUSED, text)
     assert failure[3] == retry_s
+
+
+def test_other_errors_are_for_the_log() -> None:
+    assert give(dialer(), b"-ERR 'Authorization Violation'") == [
+        (actions.REFUSED, "Authorization Violation")
+    ]
+    assert give(listener(), b"-ERR 'Loop detected'") == [(actions.REFUSED, "Loop detected")]
 
 
 def test_tls_comes_behind_the_first_info() -> None:
