@@ -26,6 +26,8 @@ from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.accounts.account import Account
 from streamd.net.accounts.accounts import Accounts
+from streamd.net.accounts.links import AccountLinks
+from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
@@ -197,6 +199,16 @@ class ServerProcess:
             OperatorControls(clients, self._reload),
         )
         accounts.on_made(system.serve_account)
+        self._account_links = AccountLinks(
+            options.system_account,
+            server=ServerFacts(self._server_name, options.cluster.name),
+            monotonic_ns=time.monotonic_ns,
+            wall_ns=time.time_ns,
+            call_later=asyncio.get_running_loop().call_later,
+            random_below=secrets.randbelow,
+            has_system_services=False,  # each account's own are answered in its subject space
+        )
+        self._link_accounts()
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -255,6 +267,11 @@ class ServerProcess:
         log.info("Server is ready")
         for action in self._postponed:
             action()
+
+    def _link_accounts(self) -> None:
+        """Make imports and mappings as the accounts' options say."""
+        for text in self._account_links.apply(self._accounts.known()):
+            self._log.warning(text)
 
     def _log_tls(self) -> None:
         tls, log = self._options.tls, self._log
@@ -727,10 +744,12 @@ class ServerProcess:
             if self._http_tls is not None:
                 self._http_tls.renew(_of_monitoring(fresh))
             assert self._listener is not None
+            self._change_accounts(fresh)
             self._listener.reload(fresh)
             if self._leaf is not None:
                 self._leaf.reload(fresh)
         except (ConfigError, OSError) as err:
+            self._change_accounts(self._options)
             self._log.error(f"Failed to reload server configuration: {err}")
             return str(err)
         for warning in fresh.warnings:
@@ -747,6 +766,10 @@ class ServerProcess:
             self._share_websocket_urls(self._cluster, fresh)
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
         return ""
+
+    def _change_accounts(self, options: Options) -> None:
+        self._accounts.change(options.accounts)
+        self._link_accounts()
 
     def _lame_duck(self) -> None:
         """No new clients; those here are told, sent away one by one, and then the server stops."""

@@ -9,9 +9,6 @@ from streamd.config.grammar import Value
 from streamd.config.key_blocks import KeyBlocks
 
 UNSERVED_YET: Final[Mapping[str, str]] = {
-    "accounts": "all users share one account",
-    "mappings": "messages keep their subjects",
-    "system_account": "it is always $SYS",
     "nkeys": "the users cannot log in",
     "auth_callout": "those it lets in cannot log in",
     "operator": "those it lets in cannot log in",

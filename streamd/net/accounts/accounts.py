@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from streamd.config.account_options import AccountJetStream, AccountOptions
+from streamd.config.account_options import AccountJetStream, AccountLimits, AccountOptions
 from streamd.net.accounts.account import Account
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
@@ -85,6 +85,10 @@ class Accounts:
             join(account)
         return account
 
+    def known(self) -> dict[str, Account]:
+        """Return the accounts that are known here, by name."""
+        return {name: account for name, account in self._by_name.items() if account.is_known}
+
     def resume_deliveries(self) -> None:
         """Resume deliveries that wait for room, in any subject space."""
         for account in self.all():
@@ -104,6 +108,10 @@ class Accounts:
             return False
         account.cids.add(cid)
         return True
+
+    def limits(self, name: str) -> AccountLimits:
+        """Return the limits of an account's clients."""
+        return self.obtain(name).options.limits
 
     def leave(self, cid: int, name: str) -> None:
         """Take a connection out of the clients of an account: it ends, or changes accounts."""

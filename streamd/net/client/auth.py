@@ -24,7 +24,7 @@ from streamd.net.tls.certificate_users import CertificateUsers
 from streamd.net.tls.facts import TlsFacts
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.subjects import is_subset, matches
-from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+from streamd.types import ACCOUNT
 
 STANDARD: Final = "STANDARD"
 WEBSOCKET: Final = "WEBSOCKET"
@@ -94,10 +94,11 @@ class Administrators:
     def __init__(self, options: Options) -> None:
         self._has_users = options.is_auth_required
         self._is_sole = not options.users
+        self._system_account = options.system_account
 
     def admit(self, identity: Identity) -> Identity:
         """Note in `identity` what it administers, and return it."""
-        if not self._has_users or self._is_sole or identity.account == SYSTEM_ACCOUNT:
+        if not self._has_users or self._is_sole or identity.account == self._system_account:
             identity.administers = self._ALL
         elif identity.permissions is not None:
             allowed = identity.permissions.publish_allow or ()

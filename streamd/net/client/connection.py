@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
+from streamd.config.account_options import AccountLimits
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
 from streamd.net.client.auth import Check, ClientPolicy, Identity
@@ -45,6 +46,9 @@ class SubjectSpaces(Protocol):
 
     def enter(self, cid: int, name: str) -> bool:
         """Count a connection among the clients of an account; False: there are too many."""
+
+    def limits(self, name: str) -> AccountLimits:
+        """Return the limits of an account's clients."""
 
     def leave(self, cid: int, name: str) -> None:
         """Take a connection out of the clients of an account."""
@@ -432,12 +436,27 @@ class Connection(asyncio.Protocol):
             self._account = account
             self._router = self._spaces.router(account)
             self.output.enter(self._router)
+            self._apply_limits()
         return True
+
+    def _apply_limits(self) -> None:
+        """Use the limits of the server and of the client's account from here on."""
+        options = self.policy.options
+        account = self._spaces.limits(self._account) if self._account else AccountLimits()
+        max_payload = options.max_payload
+        if account.max_payload >= 0:
+            max_payload = min(max_payload, account.max_payload)
+        self._parser.limit(max_payload=max_payload, max_control_line=options.max_control_line)
+        self.session.limit_subscriptions(account.max_subscriptions)
+        self.session.look_at_mappings()
 
     def _leave(self) -> None:
         if self._account:
             self._spaces.leave(self.cid, self._account)
             self._account = ""
+
+    def _tell_no_responders(self, reply: bytes) -> None:
+        self._router.fanout.tell_no_responders(self.output, b"", reply)
 
     def _note_pong(self) -> None:
         self._keep_alive.on_pong()
@@ -540,10 +559,7 @@ class Connection(asyncio.Protocol):
 
     def apply_options(self) -> None:
         """Use the limits of a configuration that was read again."""
-        options = self.policy.options
-        self._parser.limit(
-            max_payload=options.max_payload, max_control_line=options.max_control_line
-        )
+        self._apply_limits()
 
     def send_info(self, *, is_lame_duck: bool = False) -> None:
         """Tell the client how the server is now; not a client that would not understand."""
@@ -665,6 +681,7 @@ class Connection(asyncio.Protocol):
         actions.SEND_ERROR: _send_error,
         actions.SEND_INFO: _send_connect_info,
         actions.IDENTIFIED: _on_identified,
+        actions.NO_RESPONDERS: _tell_no_responders,
         actions.TRY_PASSWORD: _try_connect,
         actions.NOTE_PONG: _note_pong,
         actions.REFUSE: _refuse,

@@ -93,6 +93,15 @@ class Output:
         self._router = router
         self._table = router.subscriptions.table
 
+    @property
+    def is_mapped(self) -> bool:
+        """True if publishes of the client's account may go to other subjects."""
+        return self._router.mappings is not None
+
+    def map(self, subject: bytes) -> bytes | None:
+        """Return the subject that a publish goes to; None: it is dropped."""
+        return self._router.map(subject)
+
     def open(self, write_bytes: Callable[[bytes], None]) -> None:
         """Write by `write_bytes` from here on."""
         self._write_bytes = write_bytes

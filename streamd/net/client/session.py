@@ -84,6 +84,7 @@ TRY_PASSWORD: Final = 18  # (TRY_PASSWORD, check): hold events, run it, call `pa
 NOTE_PONG: Final = 19  # (NOTE_PONG,): the client answered a PING
 LATER: Final = 20  # (LATER, event): the turn is over; receive this when others had theirs
 REFUSE: Final = 21  # (REFUSE,): the client is not let in; end the connection
+NO_RESPONDERS: Final = 23  # (NO_RESPONDERS, reply): a mapping dropped a request; tell its client
 FAIL: Final = 22  # (FAIL, reason, text): end the connection, with an `-ERR` if there is a text
 
 _CONNECT: Final = Shape(
@@ -121,6 +122,13 @@ class Deliveries(Receiver, Protocol):
     rights: UserRights | None
     is_granting_replies: bool
 
+    @property
+    def is_mapped(self) -> bool:
+        """True if publishes of the client's account may go to other subjects."""
+
+    def map(self, subject: bytes) -> bytes | None:
+        """Return the subject that a publish goes to; None: it is dropped."""
+
 
 class Turn(Protocol):
     """The client's share of the loop: over when `clock()` has reached `until`."""
@@ -141,6 +149,7 @@ class Session:
         "_monotonic_ns",
         "_operations",
         "_policy",
+        "_subs_max",
         "_turn",
         "in_bytes",
         "in_msgs",
@@ -168,6 +177,7 @@ class Session:
         self._monotonic_ns = monotonic_ns
         self._is_verbose = self._is_pedantic = True  # as of a client that sends no CONNECT
         self._is_first_ping_due = False  # the client's first PING is answered with an INFO too
+        self._subs_max = -1  # of the client's account
         self.profile = profile
         self.protocol_level = 0
         self.last_activity_ns = profile.start_ns
@@ -179,8 +189,18 @@ class Session:
     def _enter(self, state: State) -> None:
         self.state = state
         self._operations = _OPERATIONS[state]
-        is_checked = self._is_verbose or self._is_pedantic or self._deliveries.rights is not None
-        self.is_plain = state is State.SERVED and not is_checked
+        self.look_at_mappings()
+
+    def look_at_mappings(self) -> None:
+        """Find out whether publishes need a look each: the client's account is another, or has
+        other mappings."""
+        deliveries = self._deliveries
+        is_checked = self._is_verbose or self._is_pedantic or deliveries.rights is not None
+        self.is_plain = self.state is State.SERVED and not (is_checked or deliveries.is_mapped)
+
+    def limit_subscriptions(self, count: int) -> None:
+        """Allow so many subscriptions, if that is fewer than the server allows; -1: no limit."""
+        self._subs_max = count
 
     def receive(self, event: Event, now_ns: int) -> Iterable[Action]:
         """Take the next event, which came at `now_ns`, and return the actions that follow."""
@@ -336,7 +356,7 @@ class Session:
         _, subjects, replies, headers, payloads = event
         now_ns = self._monotonic_ns()
         turn = self._turn
-        rights = self._deliveries.rights
+        rights, is_mapped = self._deliveries.rights, self._deliveries.is_mapped
         for at, subject in enumerate(subjects):
             if at and turn.clock() >= turn.until:
                 rest = last_of(event, len(payloads) - at)
@@ -346,6 +366,15 @@ class Session:
             reply = replies[at] if replies is not None else b""
             if self._is_pedantic and not is_valid_literal(subject):
                 yield (SEND_ERROR, b"Invalid Publish Subject")
+            if is_mapped:
+                mapped = self._deliveries.map(subject)
+                if mapped is None:
+                    if self._is_verbose:
+                        yield _OK
+                    if reply and self._deliveries.is_told_no_responders:
+                        yield (NO_RESPONDERS, reply)
+                    continue
+                subject = mapped
             if rights is not None and not rights.may_publish(subject, now_ns=now_ns):
                 yield (SEND_ERROR, b'Permissions Violation for Publish to "%b"' % subject)
                 continue
@@ -385,6 +414,8 @@ class Session:
         actions: list[Action] = []
         if sid not in self.subs:
             if options.max_subscriptions > 0 and len(self.subs) >= options.max_subscriptions:
+                return ((SEND_ERROR, b"maximum subscriptions exceeded"),)
+            if 0 <= self._subs_max <= len(self.subs):
                 return ((SEND_ERROR, b"maximum subscriptions exceeded"),)
             if not is_valid(subject):
                 return ((SEND_ERROR, b"Invalid Subject"),)

@@ -207,9 +207,6 @@ def test_a_callout_is_read() -> None:
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        ("accounts", "accounts { A {} }"),
-        ("mappings", "maps { a: b }"),
-        ("system_account", 'system: "$SYS", accounts { $SYS {} }'),
         ("nkeys", f"authorization {{ users: [{{nkey: {USER}}}] }}"),
         ("auth_callout", f"authorization {{ auth_callout {{issuer: {ACCOUNT}, users: [u]}} }}"),
         ("operator", OPERATORS),

@@ -167,13 +167,10 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
     [
         ("port: 1\ntls { ocsp_peer: true }", "2:7", "tls.ocsp_peer"),
         ("ocsp { mode: always }", "1:1", "ocsp"),
-        ("accounts { A {} }", "1:1", "accounts"),
-        ("system_account: SYS", "1:1", "system_account"),
         (f"operator: {TOKEN}", "1:1", "operator"),
         (f"trusted_keys: [{OPERATOR}]", "1:1", "trusted_keys"),
         ("resolver: MEMORY", "1:1", "resolver"),
         (f"resolver_preload {{ A: {ACCOUNT_TOKEN} }}", "1:1", "resolver_preload"),
-        ("mappings { a: b }", "1:1", "mappings"),
         ("ocsp: true", "1:1", "ocsp"),
         ("proxy_protocol: true", "1:1", "proxy_protocol"),
         ("jetstream {\n  cipher: aes }", "2:3", "jetstream.cipher"),
@@ -233,11 +230,11 @@ def test_a_protection_that_is_switched_off_asks_for_nothing(text: str) -> None:
 
 
 def test_users_of_accounts_still_have_to_log_in() -> None:
-    """Accounts are not separated yet, but they must never mean that anybody may connect."""
+    """Accounts never mean that anybody may connect."""
     o = options("accounts { A { users [{user: a, password: b}] }, B { users [{user: c}] } }")
     assert [(user.name, user.account) for user in o.users] == [("a", "A"), ("c", "B")]
     assert o.is_auth_required
-    assert "share one account" in o.unserved[0]
+    assert o.unserved == []
 
 
 SYSTEM = "accounts { $SYS { users [{user: admin, password: b}] } }"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from streamd.config.account_options import AccountOptions
+from streamd.config.account_options import AccountLimits, AccountOptions
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
@@ -267,6 +267,9 @@ class _Sole:
         return True
 
     def leave(self, cid: int, name: str) -> None: ...
+
+    def limits(self, name: str) -> AccountLimits:
+        return AccountLimits()
 
     def resume_deliveries(self) -> None:
         self._router.on_drained()

@@ -36,6 +36,14 @@ class Target:
         self.has_echo = True
         self.has_headers = self.is_told_no_responders = self.is_granting_replies = False
         self.rights: UserRights | None = None
+        self.mapped: dict[bytes, bytes | None] | None = None
+
+    @property
+    def is_mapped(self) -> bool:
+        return self.mapped is not None
+
+    def map(self, subject: bytes) -> bytes | None:
+        return (self.mapped or {}).get(subject, subject)
 
 
 class Turn:
@@ -148,6 +156,37 @@ def test_publishes_of_a_checked_session_are_judged_one_by_one() -> None:
     assert ok == (actions.SEND, b"+OK")
     assert kind == actions.PUBLISH and columns == [[b"b"], None, None, [b"22"]]
     assert side.target.is_granting_replies
+
+
+def test_mapped_publishes_are_judged_by_the_subject_that_they_go_to() -> None:
+    """As by nats-server; what a mapping drops has no receiver."""
+    side = Side(Options(users=[User("u", "p", Permissions(publish_allow=[b"to"]))]))
+    side.target.mapped = {b"a": b"to", b"b": None, b"c": b"other"}
+    login = {"pass": '"p"', "headers": "true", "no_responders": "true"}
+    side.connect(user='"u"', verbose="false", **login)
+    subjects, replies = [b"a", b"b", b"c"], [b"r"] * 3
+    good, dropped, denied = side.receive((protocol.PUBS, subjects, replies, None, [b""] * 3))
+    assert good == (actions.PUBLISH, [b"to"], [b"r"], None, [b""])
+    assert dropped == (actions.NO_RESPONDERS, b"r")
+    assert denied == (actions.SEND_ERROR, b'Permissions Violation for Publish to "other"')
+
+
+def test_a_session_is_plain_only_as_long_as_its_account_has_no_mappings() -> None:
+    side = Side()
+    side.connect(verbose="false", pedantic="false")
+    for mapped, is_plain in (({}, False), (None, True)):
+        side.target.mapped = mapped
+        side.session.look_at_mappings()
+        assert side.session.is_plain is is_plain
+
+
+def test_an_account_may_allow_fewer_subscriptions_than_the_server() -> None:
+    side = Side(Options(max_subscriptions=3))
+    side.connect(verbose="false")
+    side.session.limit_subscriptions(1)
+    first, second = (side.receive((protocol.SUB, b"a", b"", sid)) for sid in (b"1", b"2"))
+    assert kinds(first) == [actions.SUBSCRIBE]
+    assert second == [(actions.SEND_ERROR, b"maximum subscriptions exceeded")]
 
 
 def test_a_reply_granted_by_a_delivery_of_the_same_batch_may_be_used() -> None:
