@@ -15,6 +15,7 @@ from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine.asset_configs import ConsumerLimits, Republish, StreamConfig
 from streamd.subject_tree import SubjectTree
+from streamd.types import ACCOUNT
 
 Config = StreamConfig
 
@@ -133,6 +134,12 @@ def normalise(
     config["consumer_limits"] = cast(ConsumerLimits, bounds)
     config["metadata"] = static_metadata(config["metadata"], required_level(config))
     return config
+
+
+def owned(config: Config, account: str) -> Config:
+    """Return `config` as that of a stream of `account`. The key stays away for `$G`: what was
+    written before there were accounts is the same as what is written now."""
+    return config if account == ACCOUNT else {**config, "account": account}
 
 
 def check_create(given: Config) -> None:

@@ -26,11 +26,7 @@ def create(request: Request) -> None:
     if "/" in name or "\\" in name:
         raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
     stream_configs.check_create(given)
-    config = stream_configs.normalise(
-        given,
-        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
-        is_pedantic=is_pedantic,
-    )
+    config = _normal_config(request.context, given, is_pedantic)
     stream_configs.check_served(config)
     if config["storage"] == "file" and request.context.node.is_short_of_files():
         raise errors.JsError(
@@ -61,15 +57,21 @@ def _given_config(request: Request) -> tuple[StreamConfig, bool]:
     return given, is_pedantic
 
 
+def _normal_config(context: ApiContext, given: StreamConfig, is_pedantic: bool) -> StreamConfig:
+    """Return the full config of a stream of the account."""
+    config = stream_configs.normalise(
+        given,
+        duplicate_window_max_ns=context.asset_limits.duplicate_window_ns_max,
+        is_pedantic=is_pedantic,
+    )
+    return stream_configs.owned(config, context.account)
+
+
 def update(request: Request) -> None:
     """`STREAM.UPDATE.<stream>`: replace a stream's config."""
     given, is_pedantic = _given_config(request)
     name = request.names[0]
-    config = stream_configs.normalise(
-        given,
-        duplicate_window_max_ns=request.context.asset_limits.duplicate_window_ns_max,
-        is_pedantic=is_pedantic,
-    )
+    config = _normal_config(request.context, given, is_pedantic)
     if config["name"] != name:
         raise errors.STREAM_MISMATCH()
     if request.context.is_clustered:

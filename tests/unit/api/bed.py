@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from streamd.api.router import Router, SoleAccount
+from streamd.api.router import Router
+from streamd.config.account_options import AccountJetStream
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import APPEND, SEAL, Effects
@@ -19,7 +20,7 @@ from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.ports import OnMetaEvent, OnStreamEvent
 from streamd.store.blocks.block_codec import BlockCodec
-from streamd.types import AssetLimits, Entry, StoredMsg
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, AssetLimits, Entry, StoredMsg
 
 START_NS = 1_790_000_000_000_000_000
 _SCHEMAS = Path(__file__).parents[4] / "shared/reference/schemas/jetstream"
@@ -80,10 +81,10 @@ class Stream:
     """ports.StreamHandle over a machine whose blocks are bytearrays."""
 
     is_local = True
-    account = "$G"
 
     def __init__(self, node: Node, asset: StreamAsset) -> None:
         self._node = node
+        self.account = asset.account
         self._codec = BlockCodec()
         self._footers: dict[int, bytes] = {}
         self._blocks: dict[int, bytearray] = {}
@@ -162,6 +163,39 @@ class Stream:
         return self.view if consumer in self.machine.consumers else None
 
 
+class Accounts:
+    """ApiAccounts that share their wires, with what each may use of JetStream."""
+
+    system_account = SYSTEM_ACCOUNT
+
+    def __init__(self, wires: Wires, given: Mapping[str, AccountJetStream | None]) -> None:
+        self._wires = wires
+        self.given = {ACCOUNT: AccountJetStream(), **given}
+
+    def wires(self, account: str) -> Wires:
+        return self._wires
+
+    def jetstream(self, account: str) -> AccountJetStream | None:
+        return self.given.get(account)
+
+    def with_jetstream(self) -> list[str]:
+        return sorted(name for name, limits in self.given.items() if limits is not None)
+
+
+class AccountStreams:
+    """ports.AccountStreams of a bed's node."""
+
+    def __init__(self, node: Node, account: str) -> None:
+        self._node = node
+        self._account = account
+
+    def stream(self, name: str) -> Any:
+        return self._node.stream(name, self._account)
+
+    def streams(self) -> list[Any]:
+        return [each for each in self._node.streams() if each.account == self._account]
+
+
 class Node:
     """ports.NodeHandle whose groups decide at once."""
 
@@ -179,7 +213,7 @@ class Node:
         self.failed: dict[tuple[str, str], str] = {}
         self.topology_version = 0
         self.on_stream_event: OnStreamEvent | None = None
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
 
     def is_short_of_files(self) -> bool:
         return False
@@ -195,29 +229,34 @@ class Node:
         for kind, fields in effects.events:
             asset = fields["asset"]
             if kind == "stream_created":
-                self._streams[asset.name] = Stream(self, asset)
+                self._streams[asset.key] = Stream(self, asset)
             elif kind == "stream_deleted":
-                del self._streams[asset.name]
+                del self._streams[asset.key]
             else:
                 change = [commands.CONFIGURE, self.clock.ns, asset.config, asset.update_index]
-                changed = self._streams[asset.name].apply(change)
+                changed = self._streams[asset.key].apply(change)
                 outcome = changed if isinstance(changed, JsError) else outcome
         done(outcome)
 
-    def stream(self, name: str) -> Stream | None:
-        return self._streams.get(name)
+    def stream(self, name: str, account: str = ACCOUNT) -> Stream | None:
+        return self._streams.get((account, name))
 
     def streams(self) -> list[Stream]:
-        return [self._streams[name] for name in sorted(self._streams)]
+        return [self._streams[key] for key in sorted(self._streams)]
 
     def leader_of(self, uid: int) -> str:
         return self.server_name
 
-    def account(self, name: str) -> Any:
-        return self  # all streams are of one
+    def account(self, name: str) -> AccountStreams:
+        return AccountStreams(self, name)
 
     def used_bytes(self, account: str) -> tuple[int, int]:
-        return self.memory_bytes(), self.storage_bytes()
+        used = [0, 0]
+        for stream in self._streams.values():
+            if stream.account == account:
+                is_file = stream.machine.config["storage"] == "file"
+                used[is_file] += stream.machine.index.live.bytes
+        return used[0], used[1]
 
     def memory_bytes(self) -> int:
         return 0
@@ -229,12 +268,18 @@ class Node:
 class Bed:
     """A router on a `Node`, asked as a client asks."""
 
-    def __init__(self, asset_limits: AssetLimits | None = None) -> None:
+    def __init__(
+        self,
+        asset_limits: AssetLimits | None = None,
+        accounts: Mapping[str, AccountJetStream | None] | None = None,
+    ) -> None:
+        """`accounts`: what others than `$G` may use."""
         self.node = Node()
         self.wires = Wires()
+        self.accounts = Accounts(self.wires, accounts or {})
         self.router = Router(
             self.node,  # type: ignore[arg-type]
-            SoleAccount(self.wires),
+            self.accounts,
             server_version="2.14.0",
             clock=self.node.clock,
             asset_limits=asset_limits,
@@ -247,35 +292,40 @@ class Bed:
         assert pattern == b"$JS.API.>"
 
     def ask_raw(
-        self, subject: str, body: Any = b"", headers: bytes = b""
+        self, subject: str, body: Any = b"", headers: bytes = b"", account: str = ACCOUNT
     ) -> list[tuple[bytes, bytes]]:
         """Send a request; returns the (headers, payload) of all its replies."""
         reply = b"_INBOX.%d" % next(self._replies)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.router.handle(b"$JS.API." + subject.encode(), reply, headers, payload)
+        asked = b"$JS.API." + subject.encode()
+        self.router.handle(asked, reply, headers, payload, account=account)
         replies = [item[2:] for item in self.wires.sent if item[0] == reply]
         self.wires.sent = [item for item in self.wires.sent if item[0] != reply]
         return replies
 
-    def ask(self, subject: str, body: Any = b"", headers: bytes = b"") -> dict[str, Any]:
+    def ask(
+        self, subject: str, body: Any = b"", headers: bytes = b"", account: str = ACCOUNT
+    ) -> dict[str, Any]:
         """Send a request that has one JSON answer; returns it, checked against its schema."""
-        ((head, payload),) = self.ask_raw(subject, body, headers)
+        ((head, payload),) = self.ask_raw(subject, body, headers, account)
         assert head == b""
         answer: dict[str, Any] = json.loads(payload)
         check_schema("api", answer)
         return answer
 
-    def error(self, subject: str, body: Any = b"", headers: bytes = b"") -> tuple[int, str]:
+    def error(
+        self, subject: str, body: Any = b"", headers: bytes = b"", account: str = ACCOUNT
+    ) -> tuple[int, str]:
         """Send a request that is refused; returns (err_code, description)."""
-        answer = self.ask(subject, body, headers)
+        answer = self.ask(subject, body, headers, account)
         assert "error" in answer, answer
         return answer["error"]["err_code"], answer["error"]["description"]
 
-    def make(self, name: str, **config: Any) -> Stream:
+    def make(self, name: str, account: str = ACCOUNT, **config: Any) -> Stream:
         """Create a stream."""
-        answer = self.ask(f"STREAM.CREATE.{name}", {"name": name} | config)
+        answer = self.ask(f"STREAM.CREATE.{name}", {"name": name} | config, account=account)
         assert "error" not in answer, answer
-        stream = self.node.stream(name)
+        stream = self.node.stream(name, account)
         assert stream is not None
         return stream
 

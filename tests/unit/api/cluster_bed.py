@@ -7,19 +7,20 @@ unpacked as on a link.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgpack
 
 from streamd import errors
-from streamd.api.router import Router, SoleAccount
+from streamd.api.router import Router
+from streamd.config.account_options import AccountJetStream
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
-from streamd.types import Entry
-from tests.unit.api.bed import Clock, Node, Stream, Wires, check_schema
+from streamd.types import ACCOUNT, Entry
+from tests.unit.api.bed import Accounts, Clock, Node, Stream, Wires, check_schema
 
 
 def packed(value: Any) -> Any:
@@ -39,9 +40,9 @@ class RemoteStream:
     """A stream that another node leads; it has no machine."""
 
     is_local = False
-    account = "$G"
 
     def __init__(self, asset: StreamAsset) -> None:
+        self.account = asset.account
         self.uid = asset.uid
         self.name = asset.name
         self.config = asset.config
@@ -130,8 +131,8 @@ class ClusterNode(Node):
     def removal_obstacle(self, name: str) -> str:
         return self.world.obstacle
 
-    def stream(self, name: str) -> Any:
-        asset = self.meta.stream(name)
+    def stream(self, name: str, account: str = ACCOUNT) -> Any:
+        asset = self.meta.stream(name, account)
         if asset is None or name in self.hidden:
             return None
         if self.leader_of(asset.uid) == self.server_name:
@@ -139,7 +140,7 @@ class ClusterNode(Node):
         return self.world.remote(asset)
 
     def streams(self) -> list[Any]:
-        return [self.stream(name) for _, name in sorted(self.meta.streams_by_key)]
+        return [self.stream(name, of) for of, name in sorted(self.meta.streams_by_key)]
 
     def replica(self, uid: int) -> Any:
         return self.world.machines.get(uid, {}).get(self.server_name)
@@ -198,7 +199,9 @@ class ClusterNode(Node):
 class World:
     """The cluster. All replicas of a stream are one machine, seen from each of its peers."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(
+        self, *names: str, accounts: Mapping[str, AccountJetStream | None] | None = None
+    ) -> None:
         self.clock = Clock()
         self.meta = MetaMachine()
         self.facts: dict[str, dict[str, Any]] = {
@@ -217,10 +220,11 @@ class World:
         self._reply_count = 0
         self.nodes = {name: ClusterNode(self, name) for name in names}
         self.wires = Wires()  # core NATS reaches everywhere
+        self.accounts = Accounts(self.wires, accounts or {})
         self.routers = {
             name: Router(
                 node,  # type: ignore[arg-type]
-                SoleAccount(self.wires),
+                self.accounts,
                 server_version="2.14.0",
                 clock=self.clock,
                 call_later=self._call_later,
@@ -280,13 +284,21 @@ class World:
         self.pass_ms(0)
 
     def send(
-        self, node: str, subject: str, body: Any = b"", client: Any = None, *, runs: bool = True
+        self,
+        node: str,
+        subject: str,
+        body: Any = b"",
+        client: Any = None,
+        *,
+        runs: bool = True,
+        account: str = ACCOUNT,
     ) -> bytes:
         """Send a request to a node; returns its reply subject. `runs`: see `run`."""
         self._reply_count += 1
         reply = b"_INBOX.%d" % self._reply_count
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.routers[node].handle(b"$JS.API." + subject.encode(), reply, b"", payload, client)
+        asked = b"$JS.API." + subject.encode()
+        self.routers[node].handle(asked, reply, b"", payload, client, account)
         if runs:
             self.run()
         return reply
@@ -294,19 +306,25 @@ class World:
     def replies(self, reply: bytes) -> list[tuple[bytes, bytes]]:
         return [item[2:] for item in self.wires.sent if item[0] == reply]
 
-    def ask(self, node: str, subject: str, body: Any = b"") -> dict[str, Any]:
+    def ask(
+        self, node: str, subject: str, body: Any = b"", account: str = ACCOUNT
+    ) -> dict[str, Any]:
         """Send a request that has one JSON answer; returns it, checked against its schema."""
-        ((_, payload),) = self.replies(self.send(node, subject, body))
+        ((_, payload),) = self.replies(self.send(node, subject, body, account=account))
         answer: dict[str, Any] = json.loads(payload)
         check_schema("api", answer)
         return answer
 
-    def error(self, node: str, subject: str, body: Any = b"") -> tuple[int, str]:
-        answer = self.ask(node, subject, body)
+    def error(
+        self, node: str, subject: str, body: Any = b"", account: str = ACCOUNT
+    ) -> tuple[int, str]:
+        answer = self.ask(node, subject, body, account)
         assert "error" in answer, answer
         return answer["error"]["err_code"], answer["error"]["description"]
 
-    def make(self, name: str, node: str = "n1", **config: Any) -> StreamAsset:
-        answer = self.ask(node, f"STREAM.CREATE.{name}", {"name": name} | config)
+    def make(
+        self, name: str, node: str = "n1", account: str = ACCOUNT, **config: Any
+    ) -> StreamAsset:
+        answer = self.ask(node, f"STREAM.CREATE.{name}", {"name": name} | config, account)
         assert "error" not in answer, answer
-        return self.meta.streams_by_key["$G", name]
+        return self.meta.streams_by_key[account, name]

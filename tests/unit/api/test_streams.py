@@ -331,7 +331,7 @@ def test_create_fills_in_what_was_meant(
 
 def test_a_stream_that_cannot_be_opened_is_offline_and_not_gone(bed: Bed) -> None:
     bed.make("A")
-    bed.node._streams.pop("A")
+    bed.node._streams.pop(("$G", "A"))
     bed.node.failed["$G", "A"] = "CorruptionError: block 1"
     for request, body in (
         ("STREAM.INFO.A", b""),
@@ -576,7 +576,7 @@ def test_streams_that_are_not_served_are_listed_as_missing(bed: Bed) -> None:
     for name in ("A", "B", "C"):
         bed.make(name)
     for name in ("A", "B"):
-        del bed.node._streams[name]
+        del bed.node._streams["$G", name]
     bed.node.failed["$G", "B"] = "CorruptionError: block 1"
     answer = bed.ask("STREAM.LIST")
     assert [row["config"]["name"] for row in answer["streams"]] == ["C"]

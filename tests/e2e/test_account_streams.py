@@ -1,0 +1,140 @@
+"""Streams of several accounts on real servers: same names and subjects, restarts, old data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.servers import ServerDied, ServerProcess
+from tests.e2e.conftest import MakeCluster, Start
+from tests.wire import CONNECT, Wire
+
+pytestmark = pytest.mark.slow
+
+ACCOUNTS = """accounts {
+  A { jetstream: enabled, users: [{user: A, password: A}] }
+  B { jetstream: enabled, users: [{user: B, password: B}] }
+  C { jetstream: enabled, users: [{user: C, password: C}] }
+}
+"""
+NAMES = ("A", "B", "C")
+
+
+@contextmanager
+def needs_accounts() -> Iterator[None]:
+    """Skip a test while the server says that it does not serve accounts."""
+    try:
+        yield
+    except ServerDied as died:
+        if "is not served by this version" not in str(died):
+            raise
+        pytest.skip("streamd itself says that it does not serve accounts")
+
+
+def client(server: ServerProcess, user: str) -> Wire:
+    return Wire(server.port, CONNECT | {"user": user, "pass": user})
+
+
+def put(wire: Wire, subject: str, payload: str) -> None:
+    (frame,) = wire.ask(subject, payload.encode())
+    assert "seq" in frame.json(), frame
+
+
+def contents(wire: Wire) -> list[str]:
+    """The payloads of the account's stream S."""
+    last = wire.api("STREAM.INFO.S")["state"]["last_seq"]
+    return [
+        wire.ask("$JS.API.DIRECT.GET.S", json.dumps({"seq": seq}).encode())[0].payload.decode()
+        for seq in range(1, last + 1)
+    ]
+
+
+def fill(server: ServerProcess, replicas: int) -> None:
+    """Make a stream S of the same subjects in each account, and store what names the account."""
+    for number, user in enumerate(NAMES, 1):
+        with client(server, user) as wire:
+            config = {"name": "S", "subjects": ["s.>"], "allow_direct": True}
+            answer = wire.api("STREAM.CREATE.S", config | {"num_replicas": replicas})
+            assert answer["did_create"] and "account" not in answer["config"]
+            for at in range(number):
+                put(wire, "s.x", f"{user}{at}")
+
+
+def check(server: ServerProcess, users: tuple[str, ...] = NAMES) -> None:
+    for user in users:
+        with client(server, user) as wire:
+            count = NAMES.index(user) + 1
+            assert contents(wire) == [f"{user}{at}" for at in range(count)]
+            assert wire.api("STREAM.NAMES")["streams"] == ["S"]
+            assert wire.api("INFO")["streams"] == 1
+
+
+def delete_one(server: ServerProcess) -> None:
+    with client(server, "A") as wire:
+        assert wire.api("STREAM.DELETE.S")["success"]
+        assert wire.api("STREAM.INFO.S")["error"]["err_code"] == 10059
+
+
+def test_accounts_keep_their_streams_over_a_restart(make_server: Start) -> None:
+    """One server, stopped and killed: each account finds its own, and loses what it deletes."""
+    server = make_server(extra=ACCOUNTS)
+    with needs_accounts():
+        server.start()
+    fill(server, 1)
+    check(server)
+    server.stop()
+    server.start()
+    check(server)
+    delete_one(server)
+    check(server, ("B", "C"))
+    server.kill()
+    server.start()
+    check(server, ("B", "C"))
+    with client(server, "A") as wire:
+        assert wire.api("STREAM.NAMES")["streams"] is None
+
+
+def test_accounts_of_a_cluster_keep_their_streams(make_cluster: MakeCluster) -> None:
+    """Three nodes: asked at each, and again when all were killed at once."""
+    with needs_accounts():
+        cluster = make_cluster(extra=ACCOUNTS)
+    fill(cluster.nodes["n1"], 3)
+    for node in cluster.nodes.values():
+        check(node)
+    cluster.kill_at_once()
+    cluster.start()
+    for node in cluster.nodes.values():
+        check(node)
+    delete_one(cluster.nodes["n2"])
+    for node in cluster.nodes.values():
+        check(node, ("B", "C"))
+
+
+def test_directory_written_without_accounts_is_the_main_accounts(make_server: Start) -> None:
+    """What a server without accounts stored is `$G`'s: while others are configured, which see
+    nothing of it, and when they are not any more."""
+    server = make_server()
+    server.start()
+    config = {"name": "S", "subjects": ["s.>"], "allow_direct": True}
+    with Wire(server.port) as wire:
+        assert wire.api("STREAM.CREATE.S", config)["did_create"]
+        for at in range(3):
+            put(wire, "s.x", f"G{at}")
+    server.stop()
+    server.configure(extra=ACCOUNTS)
+    with needs_accounts():
+        server.start()
+    with client(server, "A") as wire:
+        assert wire.api("STREAM.NAMES")["streams"] is None
+        assert wire.api("STREAM.CREATE.S", config)["did_create"]
+        put(wire, "s.x", "A0")
+        assert contents(wire) == ["A0"]
+    server.stop()
+    server.configure(extra="")
+    server.start()
+    with Wire(server.port) as wire:
+        assert contents(wire) == ["G0", "G1", "G2"]
+        assert wire.api("STREAM.NAMES")["streams"] == ["S"]
