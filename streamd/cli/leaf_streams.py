@@ -28,7 +28,9 @@ def finder(
         here: set[bytes] = set()
         elsewhere: set[bytes] = set()
         if domain:
-            here.update(b"$JS.%b.API.%b" % (domain.encode(), request) for request in _API)
+            # One node of a cluster serves a request, so hubs are told of it by one alone.
+            asked = here if node.is_meta_leader else elsewhere
+            asked.update(b"$JS.%b.API.%b" % (domain.encode(), request) for request in _API)
         for asset in list(node.meta.streams_of(account)):
             name: str = asset.config["name"]
             stream = node.account(account).stream(name)

@@ -19,7 +19,7 @@ UNSERVED_YET: Final[Mapping[str, str]] = {
 """Part of the configuration: what the server does in spite of it. A part without a line is
 served."""
 
-UNSERVED_CONNECTION_TYPES: Final = frozenset(("MQTT", "MQTT_WS", "LEAFNODE", "LEAFNODE_WS"))
+UNSERVED_CONNECTION_TYPES: Final = frozenset(("MQTT", "MQTT_WS"))
 """Ways of connecting that the server does not offer. `IN_PROCESS` cannot be offered: no program
 embeds it."""
 

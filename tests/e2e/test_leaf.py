@@ -11,7 +11,7 @@ from benchmarks.servers import ServerProcess, free_port
 from tests.certificates import Authority
 from tests.leaf_bed import Ends, LeafPair, Sides, page, shown, until
 from tests.parity.runner import ours_binary, peer_binary
-from tests.wire import Wire
+from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
 KINDS = ("ours-peer", "peer-ours", pytest.param("ours-ours", marks=pytest.mark.proof))
@@ -195,3 +195,51 @@ def test_a_link_to_a_port_of_clients_is_no_link(tmp_path: Path) -> None:
     finally:
         leaf.close()
         hub.close()
+
+
+ACCOUNTS = (
+    "accounts {{ {0} {{ users: [ {{user: {0}, password: p}} ] }}, OTHER {{ users: [ {{user: o,"
+    " password: p}} ] }} }}"
+)
+
+
+def login(user: str) -> dict[str, object]:
+    return {**CONNECT, "user": user, "pass": "p"}
+
+
+@pytest.mark.parametrize("own_logins", [False, True])
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_link_joins_one_account_of_each_side(make: Make, kinds: str, own_logins: bool) -> None:
+    listener = "authorization { users: [ {user: l, password: p, account: A} ] }"
+    user = "l" if own_logins else "A"
+    sides = Sides(
+        hub=ACCOUNTS.format("A"),
+        leaf=ACCOUNTS.format("X"),
+        listener=listener if own_logins else "",
+        remote="account: X",
+        url=f"nats-leaf://{user}:p@127.0.0.1:{{port}}",
+    )
+    pair = make(kinds, sides)
+    assert [page(server, "leafz")["leafs"][0]["account"] for server in pair.servers] == ["A", "X"]
+    a, x = Wire(pair.hub.port, login("A")), Wire(pair.leaf.port, login("X"))
+    others = [Wire(server.port, login("o")) for server in pair.servers]
+    for wire in others:
+        wire.subscribe("to.>")
+        wire.fence()
+    for sender, receiver in ((a, x), (x, a)):
+        ends = Ends(sender, receiver)
+        receiver.subscribe("to.*")
+        ends.sync()
+        sender.publish("to.1", b"here")
+        assert [frame.payload for frame in ends.arrived()] == [b"here"]
+    assert [frame for wire in others for frame in wire.fence()] == []
+    for wire in (a, x, *others):
+        wire.close()
+
+
+def test_an_account_has_as_many_leaf_nodes_as_it_may(make: Make) -> None:
+    hub = "accounts { A { users: [ {user: A, password: p} ], limits { max_leafnodes: 0 } } }"
+    url = "nats-leaf://A:p@127.0.0.1:{port}"
+    pair = make("ours-ours", Sides(hub=hub, url=url), is_joined=False)
+    pair.leaf.wait_for_log("maximum account active connections exceeded")
+    assert page(pair.hub, "leafz")["leafnodes"] == 0

@@ -16,14 +16,15 @@ from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import ACCOUNT
 
 LEAFNODE: Final = "LEAFNODE"
-"""Connection type, as users' `allowed_connection_types` names it."""
+LEAFNODE_WS: Final = "LEAFNODE_WS"
+"""Connection types, as users' `allowed_connection_types` names them."""
 
 
 class LeafLogins:
     """Judges the CONNECT of a leaf node."""
 
     def __init__(self, options: LeafOptions, policy: ClientPolicy) -> None:
-        """`policy` is that of clients, for connections of type LEAFNODE."""
+        """`policy` is that of clients, for one type of connections."""
         self._options = options
         self._policy = policy
 

@@ -29,7 +29,7 @@ from streamd.net.client.auth import Check, ClientPolicy, Identity
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.leaf.credentials import CredentialsError, credentials_of
 from streamd.net.leaf.leaf_link import LeafLink
-from streamd.net.leaf.leaf_logins import LEAFNODE, LeafLogins
+from streamd.net.leaf.leaf_logins import LEAFNODE, LEAFNODE_WS, LeafLogins
 from streamd.net.leaf.leaf_session import LeafSession, LocalEnd, State
 from streamd.net.leaf.leaf_space import LeafSpace, StreamsOf
 from streamd.net.leaf.remotes import Remote, Remotes
@@ -98,15 +98,16 @@ class LeafNodes:
         self._log = log
         self._tls = LeafTls(options.leaf.tls, handshakes, loop)
         self._loop = loop
-        policy = ClientPolicy.of(options, LEAFNODE)
-        self._policy = policy
-        self._logins = LeafLogins(options.leaf, policy)
+        # In clear or TLS, and in WebSocket frames.
+        self._policies = [ClientPolicy.of(options, way) for way in (LEAFNODE, LEAFNODE_WS)]
+        self._logins = [LeafLogins(options.leaf, policy) for policy in self._policies]
         self._passwords = PasswordChecks()
         self._spaces: dict[str, LeafSpace] = {}
         self._links: dict[LeafLink, None] = {}
         self._last_lid = 0
         self._server: asyncio.Server | None = None
         self._remotes = Remotes([])
+        self._is_telling = False  # of streams that changed
 
     async def start(self, create_task: Callable[..., asyncio.Task[None]]) -> None:
         """Listen, and dial the remotes. Raises OSError, OverflowError, ConfigError."""
@@ -152,10 +153,18 @@ class LeafNodes:
 
     def reload(self, options: Options) -> None:
         """Judge logins to come by another configuration."""
-        self._policy.reload(options)
+        for policy in self._policies:
+            policy.reload(options)
 
     def streams_changed(self) -> None:
-        """Tell links of streams that came, went, or are led elsewhere."""
+        """Tell links of streams that came, went, or are led elsewhere, when the loop's iteration is
+        over: many may change at once."""
+        if self._spaces and not self._is_telling:
+            self._is_telling = True
+            self._loop.call_soon(self._tell_streams)
+
+    def _tell_streams(self) -> None:
+        self._is_telling = False
         for space in self._spaces.values():
             space.streams_changed()
 
@@ -296,7 +305,7 @@ class LeafNodes:
 
     def judge(self, link: LeafLink, connect: dict[str, Any]) -> None:
         """Check a login, on another thread if it takes long."""
-        verdict = self._logins.judge(connect, link.session.nonce)
+        verdict = self._logins[link.facts.is_websocket].judge(connect, link.session.nonce)
         if not isinstance(verdict, Check):
             self._judged(link, verdict)
         elif not self._passwords.has_room():

@@ -20,7 +20,8 @@ _NOT_FOR_OTHERS: Final = b"$SYS."
 class StreamInterest(NamedTuple):
     """Patterns that this account's JetStream listens to."""
 
-    here: frozenset[bytes] = frozenset()  # of streams that this node leads, and of its API
+    # Of streams that this node leads, and of the API, if it is this node's to answer.
+    here: frozenset[bytes] = frozenset()
     elsewhere: frozenset[bytes] = frozenset()
 
 
