@@ -127,8 +127,8 @@ def test_pages_have_the_keys_of_nats_server(tmp_path: Path) -> None:
     faults: dict[str, list[str]] = {}
     for page in PAGES:
         absent, alone = ABSENT.get(page, set()), OURS_ALONE.get(page, set())
-        missing = {one for one in wanted[page] - shown[page] if not _is_below(one, absent)}
-        more = {one for one in shown[page] - wanted[page] if not _is_below(one, alone)}
+        missing = {one for one in wanted[page] - shown[page] if not is_below(one, absent)}
+        more = {one for one in shown[page] - wanted[page] if not is_below(one, alone)}
         found = [f"- {one}" for one in sorted(missing)] + [f"+ {one}" for one in sorted(more)]
         found += [f"not absent: {one}" for one in sorted(absent & shown[page])]
         if found:
@@ -136,7 +136,7 @@ def test_pages_have_the_keys_of_nats_server(tmp_path: Path) -> None:
     assert not faults, json.dumps(faults, indent=1)
 
 
-def _is_below(path: str, roots: set[str]) -> bool:
+def is_below(path: str, roots: set[str]) -> bool:
     """True if `path` is one of `roots` or leads on from it; `x.*` is what is below x."""
     heads = [head for root in roots for head in (f"{root}.", f"{root}[", root.removesuffix("*"))]
     return any(path.startswith(head) for head in heads if head[-1] in ".[") or path in roots

@@ -566,7 +566,9 @@ class Connection(asyncio.Protocol):
         if self.session.is_told_infos and not self.is_closed:
             line = self.info.line(cid=self.cid, ip=self.ip, is_lame_duck=is_lame_duck)
             self.output.out.append(line)
-            if not self._router.output_queue.is_in_chunk:
+            if self._router.output_queue.is_in_chunk:  # of any client
+                self.output.touch()
+            else:
                 self.output.flush()
 
     def _send_connect_info(self) -> None:

@@ -33,7 +33,7 @@ from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
 from streamd.net.monitoring.stats import LeafRow, LeafTable, Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
-from streamd.types import ACCOUNT, stream_label
+from streamd.types import stream_label
 
 # What nats-server's switches choose between: the answer is what this server does.
 FEATURE_FLAGS = {
@@ -288,8 +288,10 @@ class Monitoring:
         if self._js is None or not self._has_streams(account):
             raise BadQuery(f'account "{name}" not jetstream enabled')
         document = yield from self._js.jsz(query)
-        detail: Document = document["account_details"][0]
-        return detail
+        details: list[Document] = document.get("account_details", [])
+        if not details:
+            raise BadQuery(f'account "{name}" not jetstream enabled')
+        return details[0]
 
     def raftz(self, query: Query) -> Steps[Document | None]:
         """Build /raftz; None: no such groups exist, which is answered with 404."""
@@ -379,7 +381,7 @@ class Monitoring:
         )
 
     def _has_streams(self, account: AccountView) -> bool:
-        return account.options.jetstream is not None or account.name == ACCOUNT
+        return account.options.jetstream is not None
 
     def accstatz(self, query: Query) -> Steps[Document]:
         return (yield from self.account_statistics(None, has_unused=flag(query, "unused")))

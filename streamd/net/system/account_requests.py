@@ -40,6 +40,7 @@ _START: Final = b"$SYS.REQ.ACCOUNT."
 _ALL: Final = "PING"  # where a name of an account belongs
 _ACCOUNT_AT: Final = 3  # of the tokens of a subject
 _STATZ: Final = event_shape("AccountStatz", {"accounts": ["string"], "include_unused": "bool"})
+_CONNECTIONS: Final = Shape("accNumConnsReq", {"acc": "string"})
 _INFO: Final = event_shape("Account", {})
 
 
@@ -79,8 +80,12 @@ class AccountRequests:
             subscriptions.subscribe_internal(_START + b"*." + name, handler, is_told=True)
 
         def on_connections(
-            subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, _conn: object
+            subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: object
         ) -> None:
+            try:
+                read(payload, _CONNECTIONS)
+            except BadOptions:  # as nats-server: it is another server's question, and has no answer
+                return
             if reply:
                 send_connections(_account_in(subject), reply)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from streamd.config.account_options import AccountLimits, AccountOptions
+from streamd.config.account_options import AccountLimits, AccountOptions, default_accounts
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
@@ -288,8 +288,8 @@ class Bed:
         self.registry = ClientRegistry(self.options.max_closed_clients)
         self.listener = make_listener(self.options, self.router, self.registry, node, log)
         self.accounts = PlainAccounts(
-            PlainAccount("$G", AccountOptions("$G"), self.router, 1),
-            PlainAccount("$SYS", AccountOptions("$SYS"), MessageRouter(), 1),
+            PlainAccount("$G", default_accounts()["$G"], self.router, 1),
+            PlainAccount("$SYS", default_accounts()["$SYS"], MessageRouter(), 1),
         )
         self.clients = ClientsByAccount()
         self.listener.connections.observe(self.clients)

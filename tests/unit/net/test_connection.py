@@ -553,3 +553,13 @@ def test_no_timer_is_left_of_a_client_that_its_ping_cuts_off():
     bed.clock.advance(2.0)
     assert peer.transport.is_aborted
     assert not [timer for timer in bed.clock.timers if timer.action is not None]
+
+
+def test_info_reaches_a_client_while_another_is_handled() -> None:
+    """As when an operator asks by a message that a client be sent away."""
+    bed = Bed()
+    told = bed.peer(CONNECT)
+    told.send(b"PING\r\n")
+    bed.subscriptions.subscribe_internal(b"go", lambda *_: told.conn.send_info(is_lame_duck=True))
+    bed.peer(CONNECT).send(b"PUB go 0\r\n\r\n")
+    assert b'"ldm":true' in told.take()

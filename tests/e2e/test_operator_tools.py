@@ -1,0 +1,280 @@
+"""What `nats server ...` and `nats account ...` ask of a cluster, as that program asks it.
+
+The program itself is not installed: these are its requests, with its subjects, headers, bodies and
+way of waiting (until as many answers as expected, or 300 ms after the last), and the fields that
+its reports are made from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import cramjam
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from benchmarks.cluster import ClusterProcess
+from benchmarks.servers import ServerDied, ServerProcess
+from tests.e2e.conftest import Run
+from tests.parity.runner import ours_binary
+
+pytestmark = pytest.mark.slow
+
+ACCOUNTS = """
+accounts {
+  APP { users: [{user: app, password: p}], jetstream: enabled }
+  SYS { users: [{user: admin, password: p}] }
+}
+system_account: SYS
+"""
+_QUIET_S = 0.3
+_NAMES = ("n1", "n2", "n3")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    if not ours_binary():
+        pytest.skip("streamd is not installed beside this interpreter")
+    directory = tmp_path_factory.mktemp("tools")
+    found = ClusterProcess(ours_binary(), directory=directory, extra=ACCOUNTS)
+    try:
+        found.start()
+    except ServerDied as err:
+        if '"accounts" is not served' in str(err):
+            pytest.skip("accounts are not switched on in this version")
+        raise
+    yield found
+    found.close()
+
+
+async def do_request(nc: Client, subject: str, body: Any = None, expected: int = 0) -> list[Any]:
+    """Return the answers to a request, each with the server's description."""
+    answers: list[Any] = []
+    came = asyncio.Event()
+
+    async def take(msg: Msg) -> None:
+        headers = msg.headers or {}
+        assert headers.get("Status") != "503", f"{subject}: the account has no system privileges"
+        data = msg.data
+        if headers.get("Content-Encoding") == "snappy":
+            data = bytes(cramjam.snappy.decompress(data))
+        answers.append(json.loads(data))
+        came.set()
+
+    inbox = nc.new_inbox()
+    sub = await nc.subscribe(inbox, cb=take)
+    is_plain = subject == "$SYS.REQ.SERVER.PING" or subject.startswith("$SYS.REQ.ACCOUNT")
+    headers = None if is_plain else {"Accept-Encoding": "snappy"}
+    payload = b"{}" if body is None else json.dumps(body).encode()
+    await nc.publish(subject, payload, reply=inbox, headers=headers)
+    wait_s = 5.0
+    while not expected or len(answers) < expected:
+        came.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await came.wait()
+        except TimeoutError:
+            break
+        wait_s = _QUIET_S
+    await sub.unsubscribe()
+    return answers
+
+
+async def admin_of(server: ServerProcess) -> Client:
+    return await nats.connect(server.url, user="admin", password="p", connect_timeout=5)
+
+
+async def app_of(server: ServerProcess, name: str) -> Client:
+    options = {"user": "app", "password": "p", "name": name, "connect_timeout": 5}
+    return await nats.connect(server.url, **options)
+
+
+def names(answers: list[Any]) -> list[str]:
+    return sorted(answer["server"]["name"] for answer in answers)
+
+
+def test_server_list_and_ping(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server list`, `ping`: a bare PING, answered by all, with what the table shows."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n2"])
+        answers = await do_request(admin, "$SYS.REQ.SERVER.PING")
+        assert names(answers) == list(_NAMES)
+        for answer in answers:
+            server, statistics = answer["server"], answer["statsz"]
+            assert server["cluster"] == "bench" and server["jetstream"] and server["ver"]
+            assert len(server["id"]) == 56 and server["host"] and server["time"]
+            for key in ("start", "mem", "cores", "cpu", "connections", "subscriptions"):
+                assert key in statistics, key
+            for key in ("sent", "received"):
+                assert statistics[key].keys() == {"msgs", "bytes"}
+            assert {route["name"] for route in statistics["routes"]} == {*_NAMES} - {server["name"]}
+            assert statistics["active_servers"] == 3
+            assert statistics["jetstream"]["stats"]["api"].keys() >= {"total", "errors"}
+        assert sum(answer["statsz"]["connections"] for answer in answers) == 1
+        await admin.close()
+
+    run(body())
+
+
+def test_server_info(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server info NAME`, and by id, through whatever server."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n1"])
+        wanted = {"server_name": "n3", "exact_match": True}
+        (answer,) = await do_request(admin, "$SYS.REQ.SERVER.PING.VARZ", wanted, expected=1)
+        data = answer["data"]
+        assert (data["server_name"], data["system_account"]) == ("n3", "SYS")
+        for key in ("cluster", "uptime", "max_payload", "tls_timeout", "jetstream", "mem", "cores"):
+            assert key in data, key
+        subject = f"$SYS.REQ.SERVER.{data['server_id']}.VARZ"
+        (again,) = await do_request(admin, subject, expected=1)
+        assert again["data"]["server_id"] == again["server"]["id"] == data["server_id"]
+        await admin.close()
+
+    run(body())
+
+
+def test_server_reports(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server report connections | accounts | jetstream | health`, and `check meta`."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n1"])
+        apps = [await app_of(cluster.nodes[name], f"app-{name}") for name in _NAMES]
+        for app in apps:
+            await app.subscribe("orders.*", "workers")
+            await app.flush()
+        js = apps[0].jetstream()
+        await js.add_stream(name="ORDERS", subjects=["stored.>"], num_replicas=3)
+        await js.publish("stored.1", b"x")
+
+        asked = {"subscriptions": True, "auth": True, "limit": 1024, "offset": 0, "state": 0}
+        found = await do_request(admin, "$SYS.REQ.SERVER.PING.CONNZ", asked)
+        rows = [row for answer in found for row in answer["data"]["connections"]]
+        by_name = {row.get("name"): row for row in rows}
+        for name in _NAMES:
+            row = by_name[f"app-{name}"]
+            assert (row["account"], row["authorized_user"]) == ("APP", "app")
+            assert "orders.*" in row["subscriptions_list"] and row["uptime"] and row["ip"]
+        only = await do_request(admin, "$SYS.REQ.SERVER.PING.CONNZ", asked | {"acc": "APP"})
+        assert [answer["data"]["total"] for answer in only] == [1, 1, 1]
+
+        asked = {"accounts": True, "streams": True, "consumer": True, "config": True, "limit": 2048}
+        found = await do_request(admin, "$SYS.REQ.SERVER.PING.JSZ", asked | {"raft": True})
+        assert names(found) == list(_NAMES)
+        for answer in found:
+            (detail,) = [a for a in answer["data"]["account_details"] if a["name"] == "APP"]
+            (stream,) = [s for s in detail["stream_detail"] if s["name"] == "ORDERS"]
+            assert stream["cluster"]["leader"] and stream["config"]["num_replicas"] == 3
+        leaders = await do_request(admin, "$SYS.REQ.SERVER.PING.JSZ", {"leader_only": True})
+        (leader,) = leaders
+        meta = leader["data"]["meta_cluster"]
+        assert meta["leader"] == leader["server"]["name"] and meta["cluster_size"] == 3
+
+        found = await do_request(admin, "$SYS.REQ.SERVER.PING.HEALTHZ", {"details": True})
+        assert [answer["data"] for answer in found] == [{"status": "ok", "status_code": 200}] * 3
+        found = await do_request(admin, "$SYS.REQ.SERVER.PING.ACCOUNTZ", {"account": "APP"})
+        for answer in found:
+            detail = answer["data"]["account_detail"]
+            assert detail["jetstream_enabled"] and detail["client_connections"] == 1
+        for each in (admin, *apps):
+            await each.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("SUBSZ", "num_subscriptions"), ("ROUTEZ", "routes"), ("GATEWAYZ", "outbound_gateways"),
+        ("LEAFZ", "leafnodes"), ("ACCOUNTZ", "accounts"), ("EXPVARZ", "memstats"),
+        ("RAFTZ", "SYS"), ("PROFILEZ", "error"),
+    ],
+)  # fmt: skip
+def test_server_requests(cluster: ClusterProcess, run: Run, kind: str, key: str) -> None:
+    """`nats server request ...`: every server answers with the document."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n3"])
+        found = await do_request(admin, f"$SYS.REQ.SERVER.PING.{kind}")
+        assert names(found) == list(_NAMES)
+        assert all(key in answer["data"] for answer in found)
+        await admin.close()
+
+    run(body())
+
+
+def test_kick_and_events(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server request kick`, seen by `nats events` at another server."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n1"])
+        events = await admin.subscribe("$SYS.ACCOUNT.APP.>")
+        # Answers of all: each server knows of the subscription.
+        assert len(await do_request(admin, "$SYS.REQ.SERVER.PING", expected=3)) == 3
+        closed = asyncio.Event()
+
+        async def on_disconnect() -> None:
+            closed.set()
+
+        options = {"user": "app", "password": "p", "name": "victim", "allow_reconnect": False}
+        app = await nats.connect(cluster.nodes["n2"].url, disconnected_cb=on_disconnect, **options)
+        asked = {"acc": "APP", "auth": True}
+        found = await do_request(admin, "$SYS.REQ.SERVER.PING.CONNZ", asked)
+        ((server_id, cid),) = [
+            (answer["server"]["id"], row["cid"])
+            for answer in found
+            for row in answer["data"]["connections"]
+            if row["name"] == "victim"
+        ]
+        (answer,) = await do_request(
+            admin, f"$SYS.REQ.SERVER.{server_id}.KICK", {"cid": cid}, expected=1
+        )
+        assert "error" not in answer
+        async with asyncio.timeout(5):
+            await closed.wait()
+        seen: dict[str, Any] = {}
+        while "$SYS.ACCOUNT.APP.DISCONNECT" not in seen:
+            msg = await events.next_msg(timeout=5)
+            seen[msg.subject] = json.loads(msg.data)
+        gone = seen["$SYS.ACCOUNT.APP.DISCONNECT"]
+        assert (gone["reason"], gone["server"]["name"]) == ("Kicked", "n2")
+        assert {"$SYS.ACCOUNT.APP.CONNECT", "$SYS.ACCOUNT.APP.SERVER.CONNS"} <= seen.keys()
+        await admin.close()
+        await app.close()
+
+    run(body())
+
+
+def test_account_info_and_reports(cluster: ClusterProcess, run: Run) -> None:
+    """`nats account info | report connections | report statistics`, by an ordinary account."""
+
+    async def body() -> None:
+        app, other = [await app_of(cluster.nodes[name], name) for name in ("n1", "n3")]
+        admin = await admin_of(cluster.nodes["n1"])
+        (answer,) = await do_request(app, "$SYS.REQ.USER.INFO", expected=1)
+        assert answer["data"]["account"] == "APP" and answer["data"]["user"] == "app"
+        found = await do_request(app, "$SYS.REQ.ACCOUNT.PING.CONNZ", {"limit": 1024})
+        rows = [row for each in found for row in each["data"]["connections"]]
+        assert sorted(row["name"] for row in rows) == ["n1", "n3"]
+        found = await do_request(app, "$SYS.REQ.ACCOUNT.PING.STATZ")
+        counts = [row for each in found for row in each["data"]["account_statz"]]
+        assert {row["acc"] for row in counts} == {"APP"}
+        assert sum(row["conns"] for row in counts) == 2
+        with pytest.raises(nats.errors.NoRespondersError):
+            await app.request("$SYS.REQ.SERVER.PING", b"", timeout=2)
+        await other.subscribe("watched.*")
+        await other.flush()
+        msg = {"acc": "APP", "subject": "watched.x"}
+        found = await do_request(admin, "$SYS.REQ.ACCOUNT.NSUBS", msg)
+        assert sorted(found) == [0, 1]
+        for each in (app, other, admin):
+            await each.close()
+
+    run(body())
