@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from streamd.limits import CONNECTIONS_EVENT_S
+from streamd.limits import CONNECTIONS_EVENT_S, CONNECTIONS_REST_S, MONITORING_PAGE
 from streamd.net.client.client_registry import ClientConnection
 from streamd.net.monitoring.account_documents import account_counters
 from streamd.net.monitoring.account_views import AccountsView, AccountView
@@ -46,6 +46,8 @@ class AccountEvents:
         self._call_later = call_later
         self._account_of: dict[int, str] = {}  # by cid, as it was told
         self._timers: dict[str, Timer] = {}
+        # Accounts whose event is being built, or rests after that: True, if it changed meanwhile.
+        self._building: dict[str, bool] = {}
 
     def admitted(self, conn: ClientConnection) -> None:
         """Nothing is told before a client has logged in."""
@@ -87,15 +89,36 @@ class AccountEvents:
             timer.cancel()
         if self._stats.clients_of(name).open:
             self._timers[name] = self._call_later(CONNECTIONS_EVENT_S, lambda: self._changed(name))
+        self._tell(account)
+
+    def _tell(self, account: AccountView) -> None:
+        """Publish the event; one that is being built stands for all changes until it is."""
+        name = account.name
+        if name in self._building:
+            self._building[name] = True
+            return
         subjects = [f"$SYS.SERVER.ACCOUNT.{name}.CONNS", f"$SYS.ACCOUNT.{name}.SERVER.CONNS"]
         wanted = [subject for subject in subjects if self._outbox.has_interest(subject)]
-        if wanted:
+        if not wanted:
+            return
+        self._building[name] = False
 
-            def put(event: Document) -> None:
-                for subject in wanted:
-                    self._outbox.put(subject, event)
+        def put(event: Document) -> None:
+            for subject in wanted:
+                self._outbox.put(subject, event)
+            count = len(self._stats.clients_of(name).open)
+            rest_s = min(1.0, count * CONNECTIONS_REST_S) if count >= MONITORING_PAGE else 0.0
+            self._call_later(rest_s, rested)
 
-            self._slicer.start(self._event(account), put, _raise)
+        def rested() -> None:
+            if self._building.pop(name, False):
+                self._tell(account)
+
+        def failed(err: Exception) -> None:
+            self._building.pop(name, None)
+            raise err
+
+        self._slicer.start(self._event(account), put, failed)
 
     def _event(self, account: AccountView) -> Steps[Document]:
         head = self._outbox.head("account_connections")

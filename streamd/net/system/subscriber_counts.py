@@ -10,16 +10,20 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 from streamd.api.cluster_infos import short_hash
 from streamd.limits import SUBSCRIBERS_ASKED_MAX, SUBSCRIBERS_WAIT_S
 from streamd.net.monitoring.account_views import AccountsView, AccountView
+from streamd.net.monitoring.sliced_pages import Slicer, Steps, looked_at
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.sublist import Entry, Sublist
 from streamd.net.system.request_info import request_info
 from streamd.net.system.server_description import ServerDescription
-from streamd.subjects import is_literal, is_subset, is_valid, matches
+from streamd.subjects import is_literal, is_subset, is_valid
+
+T = TypeVar("T")
 
 _ASKED: Final = b"$SYS.DEBUG.SUBSCRIBERS"
 _OTHERS: Final = b"$SYS.REQ.ACCOUNT.NSUBS"
@@ -44,15 +48,18 @@ class SubscriberCounts:
         router: MessageRouter,
         accounts: AccountsView,
         description: ServerDescription,
+        slicer: Slicer,
         has_clients: Callable[[str], bool],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         """`router`: subject space of the system account; `has_clients(account)`: here."""
         self._router = router
         self._accounts = accounts
+        self._slicer = slicer
         self._has_clients = has_clients
         self._call_later = call_later
         self._inbox = b"$SYS._INBOX.%b." % short_hash(description.server_id).encode()
+        self._running_count = 0  # counts of this server's own that are being made
         self._counts: dict[bytes, _Count] = {}  # by the subject that others answer to
         subscribe = router.subscriptions.subscribe_internal
         subscribe(_ASKED, self._on_asked)
@@ -72,14 +79,36 @@ class SubscriberCounts:
         if account is None or not is_valid(subject):
             self._answer(reply, 0)
             return
-        total = count(account, subject, queue)
-        expected = _interested(account, subject)
-        if not expected or len(self._counts) >= SUBSCRIBERS_ASKED_MAX:
-            self._answer(reply, total)
+
+        def counted(found: tuple[int, int]) -> None:
+            self._running_count -= 1
+            total, expected = found
+            if expected:
+                self._ask(_Count(reply, total, expected), name, subject, queue)
+            else:
+                self._answer(reply, total)
+
+        def steps() -> Steps[tuple[int, int]]:
+            total = yield from count(account, subject, queue)
+            return total, (yield from _interested(account, subject))
+
+        self._run(steps(), counted)
+
+    def _run(self, steps: Steps[T], done: Callable[[T], None]) -> None:
+        """Count; beyond so many counts at a time nothing is, for a wrong number is no answer."""
+        if self._running_count >= SUBSCRIBERS_ASKED_MAX:
             return
-        self._ask(_Count(reply, total, expected), name, subject, queue)
+        self._running_count += 1
+
+        def failed(err: Exception) -> None:
+            self._running_count -= 1
+            raise err
+
+        self._slicer.start(steps, done, failed)
 
     def _ask(self, waiting: _Count, account: str, subject: bytes, queue: bytes) -> None:
+        if len(self._counts) >= SUBSCRIBERS_ASKED_MAX:
+            return
         inbox = self._inbox + secrets.token_hex(4).encode()
         self._counts[inbox] = waiting
         request = {"acc": account, "subject": subject.decode(errors="replace")}
@@ -122,26 +151,51 @@ class SubscriberCounts:
             queue = base64.b64decode(asked.get("queue") or "", validate=True)
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError, binascii.Error):
             return
-        if account is not None and self._has_clients(account.name):
-            self._answer(reply, count(account, subject, queue) if is_valid(subject) else 0)
+        if account is None or not self._has_clients(account.name):
+            return
+        if not is_valid(subject):
+            self._answer(reply, 0)
+            return
+
+        def counted(total: int) -> None:
+            self._running_count -= 1
+            self._answer(reply, total)
+
+        self._run(count(account, subject, queue), counted)
 
 
-def count(account: AccountView, subject: bytes, queue: bytes = b"") -> int:
+def count(account: AccountView, subject: bytes, queue: bytes = b"") -> Steps[int]:
     """Count the subscriptions of an account's clients here that a subject reaches; of a pattern
     those that lie within it. With `queue` the members of that group alone."""
-    subscriptions = account.router.subscriptions
-    if is_literal(subject):
-        match = subscriptions.sublist.match(subject)
-        plain = [] if queue else match.plain
-        found = [*plain, *(sub for members in match.queues for sub in members)]
-    else:
-        found = [sub for sub in subscriptions.sublist.all() if is_subset(sub.pattern, subject)]
-    return sum(sub.callback is None and queue in (b"", sub.queue) for sub in found)
+    total = 0
+    for sub in looked_at(_reached(account.router.subscriptions.sublist, subject)):
+        if sub is None:
+            yield
+        elif sub.callback is None and queue in (b"", sub.queue):
+            total += 1
+    return total
 
 
-def _interested(account: AccountView, subject: bytes) -> int:
+def _interested(account: AccountView, subject: bytes) -> Steps[int]:
     """Count the other servers with clients that a subject, or one within a pattern, reaches."""
+    nodes = set()
     remote = account.router.subscriptions.remote_interest.sublist
-    test = matches if is_literal(subject) else is_subset
-    nodes = {sub.node.node_id for sub in remote.all() if (test(sub.pattern, subject))}
+    for sub in looked_at(_reached(remote, subject)):
+        if sub is None:
+            yield
+        else:
+            nodes.add(sub.node.node_id)
     return len(nodes)
+
+
+def _reached(sublist: Sublist[Entry], subject: bytes) -> Iterator[Entry]:
+    """Iterate over the entries that a subject reaches, or that lie within a pattern."""
+    if is_literal(subject):
+        match = sublist.match(subject)
+        yield from match.plain
+        for members in match.queues:
+            yield from members
+        return
+    for entry in list(sublist.all()):
+        if is_subset(entry.pattern, subject):
+            yield entry

@@ -60,6 +60,7 @@ class SystemAccount:
             router,
             accounts,
             description,
+            slicer,
             has_clients=lambda account: bool(stats.clients_of(account).open),
             call_later=loop.call_later,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from streamd.config.account_options import AccountOptions
-from streamd.limits import SUBSCRIBERS_WAIT_S
+from streamd.limits import SUBSCRIBERS_ASKED_MAX, SUBSCRIBERS_WAIT_S
 from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
+from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.system.server_description import ServerDescription
 from streamd.net.system.subscriber_counts import SubscriberCounts
 from tests.unit.net.bed import CONNECT, Bed
@@ -20,6 +21,7 @@ def serve(bed: Bed, name: str) -> None:
         bed.router,
         PlainAccounts(account, account),
         ServerDescription(bed.options, server_id=name, server_name=name, has_jetstream=False),
+        Slicer(bed.clock.call_soon),
         has_clients=lambda _: bool(bed.registry.open),
         call_later=bed.clock.call_later,
     )
@@ -37,10 +39,10 @@ def asked(mesh: Mesh, body: bytes, *, pass_s: float = 0) -> bytes:
     """Return what a client of `a` is answered."""
     client = mesh.beds["a"].peer(CONNECT)
     sent = client.send(b"SUB in 9\r\n" + ASK % (len(body), body))
-    for _ in range(3):  # the question, and the answers of the others
+    for seconds in (0, 0, 0, pass_s):  # the own count, the question, the answers of the others
         mesh.settle()
-    for bed in mesh.beds.values():
-        bed.clock.advance(pass_s)
+        for bed in mesh.beds.values():
+            bed.clock.advance(seconds)
     sent += client.take()
     client.leave()
     return sent.split(b"\r\n")[1] if sent else b""
@@ -69,3 +71,11 @@ def test_a_server_that_does_not_answer_is_waited_for_half_a_second() -> None:
     mesh.beds["b"].registry.open.clear()  # it has no clients, as far as it knows
     assert asked(mesh, b"foo.x") == b""
     assert asked(mesh, b"foo.x", pass_s=SUBSCRIBERS_WAIT_S) == b"0"
+
+
+def test_beyond_so_many_counts_at_a_time_nothing_is_said() -> None:
+    mesh = mesh_of(1)
+    client = mesh.beds["a"].peer(CONNECT)
+    client.send(b"SUB in 9\r\n" + ASK % (3, b"foo") * (SUBSCRIBERS_ASKED_MAX + 5))
+    mesh.beds["a"].clock.advance(0)
+    assert client.take().count(b"MSG in 9") == SUBSCRIBERS_ASKED_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd.config.options import Options, User
-from streamd.limits import SYSTEM_EVENTS_MAX
+from streamd.limits import MONITORING_PAGE, SYSTEM_EVENTS_MAX
 from tests.unit.net.bed import CONNECT
 from tests.unit.net.system_bed import SERVER_ID, SystemBed
 
@@ -159,3 +159,19 @@ def test_a_reload_changes_the_description() -> None:
     bed.account.reloaded(Options(users=[User("a", "p")], server_tags=["New"]))
     found = bed.ask("$SYS.REQ.SERVER.PING.VARZ", {"tags": ["new"]})
     assert found is not None and found.json()["server"]["tags"] == ["new"]
+
+
+def test_many_changes_of_a_large_account_are_one_event() -> None:
+    """Adding up the traffic of thousands of connections for each that comes would take the loop."""
+    bed = SystemBed()
+    for _ in range(MONITORING_PAGE):
+        bed.client("a")
+    bed.listen("$SYS.ACCOUNT.*.SERVER.CONNS")
+    for _ in range(50):
+        bed.client("a")
+    (event,) = bed.events()
+    assert event.json()["conns"] == MONITORING_PAGE + 50
+    bed.client("a")
+    assert bed.events() == []
+    (event,) = bed.events(1)
+    assert event.json()["conns"] == MONITORING_PAGE + 51
