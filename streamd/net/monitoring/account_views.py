@@ -7,7 +7,6 @@ that monitoring gives it: its clients, counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from streamd.config.account_options import AccountOptions
@@ -91,28 +90,3 @@ class AccountsView(Protocol):
 
     def get(self, name: str) -> AccountView | None:
         """Return the account called `name`; None: there is none."""
-
-
-@dataclass(slots=True)
-class PlainAccount:
-    """An account as it is read, of parts that others keep."""
-
-    name: str
-    options: AccountOptions
-    router: MessageRouter
-    updated_ns: int
-
-
-class PlainAccounts:
-    """Accounts as they are read: the two that every server has, and others."""
-
-    def __init__(self, main: AccountView, system: AccountView, *others: AccountView) -> None:
-        self.main = main
-        self.system = system
-        self._by_name = {account.name: account for account in (main, system, *others)}
-
-    def names(self) -> Sequence[str]:
-        return list(self._by_name)
-
-    def get(self, name: str) -> AccountView | None:
-        return self._by_name.get(name)

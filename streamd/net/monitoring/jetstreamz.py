@@ -491,11 +491,11 @@ class JetStreamz:
         """
         if not self.is_clustered:
             return None
-        account = query.get("acc", "") or SYSTEM_ACCOUNT
+        account = query.get("acc", "") or self.options.system_account
         only = query.get("group", "")
         offset, limit = page(query)
         uids: list[Uid] = []
-        if account == SYSTEM_ACCOUNT:
+        if account == self.options.system_account:
             uids = [META_UID]
         else:
             replicas = yield from self.replicas()
@@ -544,7 +544,7 @@ class JetStreamz:
             "pterm": facts.get("last_term", 0),
             "pindex": facts["last_index"],
             "system_account": True,
-            "traffic_account": SYSTEM_ACCOUNT,
+            "traffic_account": self.options.system_account,
             # One inbox takes what is proposed, what peers say and what was committed.
             "ipq_proposal_len": facts.get("waiting_count", 0),
             "ipq_entry_len": 0,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from streamd.config.account_options import AccountLimits, AccountOptions, default_accounts
 from streamd.config.options import Options
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
-from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
+from streamd.net.monitoring.account_views import AccountView
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.system.clients_by_account import ClientsByAccount
 
@@ -273,6 +274,31 @@ class _Sole:
 
     def resume_deliveries(self) -> None:
         self._router.on_drained()
+
+
+@dataclass(slots=True)
+class PlainAccount:
+    """An account, as monitoring reads it."""
+
+    name: str
+    options: AccountOptions
+    router: MessageRouter
+    updated_ns: int
+
+
+class PlainAccounts:
+    """Accounts, as monitoring reads them."""
+
+    def __init__(self, main: AccountView, system: AccountView, *others: AccountView) -> None:
+        self.main = main
+        self.system = system
+        self._by_name = {account.name: account for account in (main, system, *others)}
+
+    def names(self) -> Sequence[str]:
+        return list(self._by_name)
+
+    def get(self, name: str) -> AccountView | None:
+        return self._by_name.get(name)
 
 
 class Bed:

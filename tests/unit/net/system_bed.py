@@ -20,14 +20,13 @@ from streamd.config.account_options import (
 )
 from streamd.config.cluster_options import ClusterOptions
 from streamd.config.options import Options, User
-from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.system.server_description import ServerDescription
 from streamd.net.system.system_account import SystemAccount
-from tests.unit.net.bed import CONNECT, Bed, Peer
+from tests.unit.net.bed import CONNECT, Bed, Peer, PlainAccount, PlainAccounts
 
 SERVER_ID = "N" + "A" * 55
 _SCHEMAS = Path(__file__).parents[4] / "shared/reference/schemas/server/advisory/v1"

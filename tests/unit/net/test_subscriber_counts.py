@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from streamd.config.account_options import AccountOptions
 from streamd.limits import SUBSCRIBERS_ASKED_MAX, SUBSCRIBERS_WAIT_S
-from streamd.net.monitoring.account_views import PlainAccount, PlainAccounts
 from streamd.net.monitoring.sliced_pages import Slicer
 from streamd.net.system.server_description import ServerDescription
 from streamd.net.system.subscriber_counts import SubscriberCounts
-from tests.unit.net.bed import CONNECT, Bed
+from tests.unit.net.bed import CONNECT, Bed, PlainAccount, PlainAccounts
 from tests.unit.net.mesh import Mesh
 
 ASK = b"PUB $SYS.DEBUG.SUBSCRIBERS in %d\r\n%b\r\n"
