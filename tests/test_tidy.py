@@ -52,8 +52,8 @@ ALLOWED_LINKS = {
     ("protocol/peer_frames.py", "streamd.raft.membership"),
     ("protocol/peer_frames.py", "streamd.raft.messages"),
     ("tokens/account_claims.py", "streamd.config.account_options"),
-    ("tokens/permissions.py", "streamd.config.options"),
-    ("tokens/validation.py", "streamd.config.options"),
+    ("tokens/permissions.py", "streamd.config.user_options"),
+    ("tokens/validation.py", "streamd.config.user_options"),
 }
 
 PURE = ("raft", "machine", "protocol", "tokens")

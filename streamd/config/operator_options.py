@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
 
 from streamd import NATS_LEVEL
 from streamd.config.tls_options import TlsOptions
@@ -14,8 +12,7 @@ from streamd.durations import SECOND_NS
 from streamd.errors import ConfigError, TokenError
 from streamd.tokens.claims import OperatorClaims, decode_user
 from streamd.tokens.nkeys import KeyKind, is_valid_public
-
-_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
+from streamd.tokens.operators import read_operators
 
 
 class ResolverKind(Enum):
@@ -125,15 +122,10 @@ class OperatorOptions:
         named = {claims.system_account for claims in self.claims} - {""}
         if system_account and named and system_account not in named:
             raise ConfigError("system_account in config and operator JWT must be identical")
-        for claims in self.claims:
-            name = claims.registered.subject
-            if claims.assert_server_version:
-                _check_version(name, claims.assert_server_version)
-            for key in (name, *claims.signing_keys):
-                if not is_valid_public(KeyKind.OPERATOR, key):
-                    raise ConfigError(
-                        f'trusted Keys "{key}" are required to be a valid public operator nkey'
-                    )
+        try:
+            read_operators(self.tokens, server_version=NATS_LEVEL)
+        except TokenError as err:
+            raise ConfigError(str(err)) from err
 
     def _check_sentinel(self) -> None:
         if not self.default_sentinel:
@@ -173,24 +165,3 @@ class OperatorOptions:
                 raise ConfigError("error resolving system account: account missing")
         if resolver.directory and not self.has_trusted_keys:
             raise ConfigError("Could not start resolver: no operator key found")
-
-
-def _check_version(operator: str, asserted: str) -> None:
-    """Refuse an operator whose servers must be newer than the nats-server that this one is like.
-    Raises ConfigError."""
-    wanted = _VERSION.fullmatch(asserted)
-    if wanted is None:
-        raise ConfigError(
-            f"operator {operator} expects version {asserted} got error instead: asserted server"
-            " version must be of the form <major>.<minor>.<update>"
-        )
-    mine = [int(part) for part in NATS_LEVEL.split(".")]
-    for name, want, have in zip(
-        ("major", "minor", "update"), map(int, wanted.groups()), mine, strict=True
-    ):
-        if want > have:
-            raise ConfigError(
-                f"operator {operator} expected {name} version {want} > server {name} version {have}"
-            )
-        if want < have:
-            return

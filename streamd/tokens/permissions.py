@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.config.options import Permissions, ResponsePermission
+from streamd.config.user_options import Permissions, ResponsePermission
 from streamd.tokens.claims import PermissionClaims, SubjectRules
 
 

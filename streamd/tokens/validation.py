@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from streamd.config.options import Permissions
+from streamd.config.user_options import Permissions
 from streamd.durations import SECOND_NS
 from streamd.errors import TokenError
 from streamd.tokens.account_validation import check_account
