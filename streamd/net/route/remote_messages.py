@@ -275,8 +275,8 @@ class Remotes:
     def _note_untold(self) -> None:
         if self._local.has_changes:
             self.has_untold = True
-            if not self._output_queue.is_in_chunk:
-                self.schedule()
+            # Also in a chunk, whose end tells of one account: an import subscribes in another.
+            self.schedule()
 
     def tell(self) -> None:
         """Tell the other nodes of changed interest."""

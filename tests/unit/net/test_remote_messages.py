@@ -3,6 +3,7 @@
 import pytest
 
 from streamd.limits import PEER_BUFFER_BYTES_MAX
+from streamd.net.pubsub.sublist import Subscription
 from streamd.net.route import remote_messages
 from streamd.protocol import peer_schemas
 from tests.scenarios.test_peer_words import NOTES, wrong
@@ -606,3 +607,13 @@ def test_nonsense_from_a_peer_reaches_no_client():
     publisher.send(pub(b"a", b"p"))
     mesh.settle()
     assert listener.take() == msg(b"a", b"1", b"p")
+
+
+def test_interest_that_changes_in_a_chunk_of_another_account_is_told() -> None:
+    """An import subscribes in the exporter's subject space, whose end of a chunk never comes."""
+    mesh = Mesh(2)
+    at, client = mesh.beds["a"], mesh.peer("a")
+    at.router.output_queue.begin_chunk()  # which the accounts of a node share
+    at.subscriptions.add(Subscription(b"x", sid=b"1", conn=client.conn.output))
+    mesh.settle()
+    assert mesh.beds["b"].subscriptions.remote_interest.sublist.count == 1
