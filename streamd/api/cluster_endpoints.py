@@ -6,11 +6,13 @@ stream's leader knows is asked for by a call (`serve_call` answers those).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
 from streamd import errors, limits, subjects
 from streamd.api import (
+    account_limits,
     cluster_infos,
     decoding,
     infos,
@@ -39,6 +41,9 @@ def create_stream(request: Request, config: StreamConfig) -> None:
     meta = context.node.meta
     name = config["name"]
     is_new = context.asset(name) is None
+    if is_new:
+        account_limits.check_count(context, config)
+        account_limits.check_room(context, config)
     if is_new and meta.overlaps(config):
         raise errors.STREAM_SUBJECT_OVERLAP()  # rather than that nobody would take it
     peers: list[NodeId] = []
@@ -56,7 +61,8 @@ def create_stream(request: Request, config: StreamConfig) -> None:
             info = info | {"did_create": True}
         request.answer(info)
 
-    command = [commands.CREATE_STREAM, context.clock.now_ns(), config, peers]
+    bounds = account_limits.bounds(context, config)
+    command = [commands.CREATE_STREAM, context.clock.now_ns(), config, peers, *bounds]
     request.propose_meta(command, lambda asset: _show_configured(request, asset, shown))
 
 
@@ -65,6 +71,7 @@ def update_stream(request: Request, wanted: StreamConfig) -> None:
     context = request.context
     asset = request.asset()
     config = stream_configs.check_update(asset.config, wanted)
+    account_limits.check_room(context, config)
     peers = placement.rescale(
         _cluster(context), asset, config, leader=context.node.leader_of(asset.uid)
     )
@@ -247,8 +254,9 @@ def _why_offline(context: ApiContext, asset: StreamAsset) -> str:
     return f"no majority of its replicas is online: {', '.join(down)} offline"
 
 
-def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None:
-    """Add up what all nodes that can be reached hold: memory, storage, consumers."""
+def account_usage(context: ApiContext, done: Callable[[dict[str, int]], None]) -> None:
+    """Add up what all nodes that can be reached hold: memory, storage, consumers; and these of the
+    streams with each number of replicas (`memory.R3`)."""
     total = _own_usage(context.node, context.account)
     peers = context.node.peers
     others = peers.nodes() if peers is not None else []
@@ -261,8 +269,8 @@ def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None
         nonlocal waiting
         waiting -= 1
         if isinstance(usage, dict):
-            for field in total:
-                total[field] += usage.get(field, 0)
+            for field, amount in usage.items():
+                total[field] = total.get(field, 0) + amount
         if not waiting:
             done(total)
 
@@ -270,23 +278,24 @@ def account_usage(context: ApiContext, done: Callable[[Document], None]) -> None
         peers.call(node_id, "api.usage", [context.account], answered, limits.API_CALL_MS)
 
 
-def _own_usage(node: NodeHandle, account: str) -> Document:
-    led = (led_stream(node, asset.uid) for asset in node.meta.streams_of(account))
-    memory, storage = node.used_bytes(account)
-    return {
-        "memory": memory,
-        "storage": storage,
-        "consumers": sum(len(handle.machine.consumers) for handle in led if handle is not None),
-    }
-
-
-def reserved_bytes(context: ApiContext, storage: str) -> int:
-    """Return what all replicas of streams of this kind have set aside by their `max_bytes`."""
-    return sum(
-        max(0, asset.config["max_bytes"]) * max(1, len(asset.peers))
-        for asset in context.node.meta.streams_of(context.account)
-        if asset.config["storage"] == storage
-    )
+def _own_usage(node: NodeHandle, account: str) -> dict[str, int]:
+    usage: dict[str, int] = {}
+    consumers: Counter[int] = Counter()
+    replicas: set[int] = set()
+    for asset in node.meta.streams_of(account):
+        count = asset.config["num_replicas"]
+        replicas.add(count)
+        handle = led_stream(node, asset.uid)
+        if handle is not None:
+            consumers[count] += len(handle.machine.consumers)
+    for count in sorted(replicas):
+        tier = account_limits.tier_name(count)
+        used = node.used_bytes(account, count)
+        usage[f"memory.{tier}"], usage[f"storage.{tier}"] = used
+        usage[f"consumers.{tier}"] = consumers[count]
+    usage["memory"], usage["storage"] = node.used_bytes(account)
+    usage["consumers"] = consumers.total()
+    return usage
 
 
 # --- peers and leaders --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from streamd import errors, limits
-from streamd.api import consumer_configs, decoding, infos, shapes, times
+from streamd.api import account_limits, consumer_configs, decoding, infos, shapes, times
 from streamd.api.decoding import Shape, decode, decode_one, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import Request
@@ -79,7 +79,7 @@ def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> 
     normal = consumer_configs.normalise(
         config,
         handle.machine.config,
-        allowed=request.context.asset_limits,
+        allowed=account_limits.asset_limits(request.context, handle.machine.config),
         is_pedantic=is_pedantic,
         existing=existing.config if existing is not None else None,
     )
@@ -94,7 +94,10 @@ def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> 
         request.answer(infos.consumer_info(request.context, handle, consumer))
 
     now_ns = request.context.clock.now_ns()
+    most = account_limits.consumers_max(request.context, handle.machine.config)
     command = [commands.CREATE_CONSUMER, now_ns, name, normal, action, is_pedantic]
+    if most:
+        command.append(most)
     request.propose(handle, command, created)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from streamd import errors, limits
-from streamd.api import cluster_endpoints, decoding, infos, shapes, stream_configs
+from streamd.api import account_limits, cluster_endpoints, decoding, infos, shapes, stream_configs
 from streamd.api.decoding import decode, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
@@ -37,8 +37,10 @@ def create(request: Request) -> None:
     if request.context.is_clustered:
         cluster_endpoints.create_stream(request, config)
         return
-    _check_resources(request.context, config)
     is_new = request.context.streams.stream(name) is None
+    if is_new:
+        account_limits.check_count(request.context, config)
+    _check_resources(request.context, config)
 
     def created(asset: StreamAsset) -> None:
         handle = request.stream()
@@ -46,7 +48,9 @@ def create(request: Request) -> None:
             request.context.advisories.stream_action("CREATED", "create", name)
         request.answer(infos.stream_info(request.context, handle) | {"did_create": True})
 
-    command = [commands.CREATE_STREAM, request.context.clock.now_ns(), config]
+    bounds = account_limits.bounds(request.context, config)
+    placed = [None, *bounds] if bounds else []
+    command = [commands.CREATE_STREAM, request.context.clock.now_ns(), config, *placed]
     request.propose_meta(command, created)
 
 
@@ -64,6 +68,7 @@ def _normal_config(context: ApiContext, given: StreamConfig, is_pedantic: bool) 
         duplicate_window_max_ns=context.asset_limits.duplicate_window_ns_max,
         is_pedantic=is_pedantic,
     )
+    account_limits.check_config(context, config)
     return stream_configs.owned(config, context.account)
 
 
@@ -96,24 +101,22 @@ def _check_resources(
     """Refuse what one node cannot hold: replicas, and more bytes than it may use."""
     if config["num_replicas"] > 1:
         raise errors.STREAM_REPLICAS_NOT_SUPPORTED()
+    if existing is not None or context.asset(config["name"]) is None:
+        account_limits.check_room(context, config)
     if config["max_bytes"] <= 0:
         return
     storage = config["storage"]
-    reserved = reserved_bytes(context, storage, leave_out=existing)
     available = context.node.storage_max if storage == "file" else context.node.memory_max
-    if 0 <= available < reserved + config["max_bytes"]:
-        if storage == "file":
-            raise errors.STORAGE_RESOURCES_EXCEEDED()
-        raise errors.MEMORY_RESOURCES_EXCEEDED()
+    if 0 <= available < _reserved_bytes(context, storage, existing) + config["max_bytes"]:
+        raise account_limits.exceeded(storage)
 
 
-def reserved_bytes(
-    context: ApiContext, storage: str, *, leave_out: StreamHandle | None = None
-) -> int:
-    """Return what streams of this kind of storage have set aside by their `max_bytes`."""
+def _reserved_bytes(context: ApiContext, storage: str, leave_out: StreamHandle | None) -> int:
+    """Return what streams of this kind of storage, of any account, have set aside by their
+    `max_bytes`."""
     return sum(
         max(0, handle.machine.config["max_bytes"])
-        for handle in context.streams.streams()
+        for handle in context.node.streams()
         if handle.machine.config["storage"] == storage
         and (leave_out is None or handle.uid != leave_out.uid)
     )

@@ -357,8 +357,8 @@ class LocalNode:
     def is_short_of_files(self) -> bool:
         return bool(self._env.disk.is_short_of_files())
 
-    def used_bytes(self, account: str) -> tuple[int, int]:
-        return self.groups.used_bytes(account)
+    def used_bytes(self, account: str, replicas: int = 0) -> tuple[int, int]:
+        return self.groups.used_bytes(account, replicas)
 
     def memory_bytes(self) -> int:
         return self.groups.stored_bytes(is_file=False)

@@ -454,8 +454,9 @@ class NodeHandle(Protocol):
     def on_note_prefix(self, prefix: str, take: Callable[..., None]) -> None:
         """Take notes of other nodes whose kind starts so by `take(sender, kind, args)`."""
 
-    def used_bytes(self, account: str) -> tuple[int, int]:
-        """Return the bytes of an account's messages on this node: in memory, on files."""
+    def used_bytes(self, account: str, replicas: int = 0) -> tuple[int, int]:
+        """Return the bytes of an account's messages on this node: in memory, on files; with
+        `replicas`, of its streams that have so many."""
 
     def memory_bytes(self) -> int: ...
 

@@ -39,6 +39,7 @@ def check_create(
     *,
     stream_config: StreamConfig,
     consumers: Mapping[str, Consumer],
+    account_max: int = 0,
 ) -> JsError | None:
     """Return why CREATE_CONSUMER must be refused, or None. An existing consumer of that name is
     then to be updated with `config` (a no-op if it is equal), else one is to be created."""
@@ -61,7 +62,8 @@ def check_create(
             return refusal
     elif not config.get("direct"):
         limit = stream_config.get("max_consumers", -1)
-        if 0 < limit <= sum(not each.config.get("direct") for each in consumers.values()):
+        count = sum(not each.config.get("direct") for each in consumers.values())
+        if 0 < limit <= count or 0 < account_max <= count:
             return errors.MAXIMUM_CONSUMERS_LIMIT()
     if stream_config.get("retention") == "workqueue":
         others = [each.config for each in consumers.values() if each.name != name]

@@ -66,9 +66,14 @@ class StreamConsumers:
         return True
 
     def apply_create(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
-        _, ts, name, config, action, _ = command
+        _, ts, name, config, action, _, *most = command
         refused = consumer_checks.check_create(
-            name, config, action, stream_config=self.config, consumers=self.by_name
+            name,
+            config,
+            action,
+            stream_config=self.config,
+            consumers=self.by_name,
+            account_max=most[0] if most else 0,
         )
         if refused is not None:
             return refused

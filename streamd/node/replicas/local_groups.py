@@ -76,11 +76,14 @@ class LocalGroups:
         """Bytes that are in the log, and not yet in their blocks."""
         return sum(each.files.unwritten_bytes for each in self if each.files is not None)
 
-    def used_bytes(self, account: str) -> tuple[int, int]:
-        """Return the bytes of the messages of an account's streams: in memory, on files."""
+    def used_bytes(self, account: str, replicas: int = 0) -> tuple[int, int]:
+        """Return the bytes of the messages of an account's streams, or of those with so many
+        replicas: in memory, on files."""
         used = [0, 0]
         for replica in self:
-            if replica.account == account:
+            if replica.account != account:
+                continue
+            if not replicas or replica.config.get("num_replicas", 1) == replicas:
                 used[replica.is_file] += replica.machine.index.live.bytes
         return used[0], used[1]
 

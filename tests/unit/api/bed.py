@@ -250,11 +250,12 @@ class Node:
     def account(self, name: str) -> AccountStreams:
         return AccountStreams(self, name)
 
-    def used_bytes(self, account: str) -> tuple[int, int]:
+    def used_bytes(self, account: str, replicas: int = 0) -> tuple[int, int]:
         used = [0, 0]
         for stream in self._streams.values():
-            if stream.account == account:
-                is_file = stream.machine.config["storage"] == "file"
+            config = stream.machine.config
+            if stream.account == account and replicas in (0, config["num_replicas"]):
+                is_file = config["storage"] == "file"
                 used[is_file] += stream.machine.index.live.bytes
         return used[0], used[1]
 

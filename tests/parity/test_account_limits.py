@@ -1,0 +1,367 @@
+"""Limits of accounts: what each may create, change, store and see is what a real nats-server says.
+
+Requests of one scenario go to both servers; their answers are compared whole, but for times and
+versions. Streams are deleted between scenarios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.servers import ServerProcess
+from tests.parity.runner import ours_binary, peer_binary
+from tests.wire import CONNECT, Wire
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """accounts {
+  A { jetstream: {max_mem: 4096, max_store: 8192, max_streams: 3, max_consumers: 2,
+                  max_ack_pending: 50, mem_max_stream_bytes: 2048, disk_max_stream_bytes: 4096,
+                  max_bytes_required: true}
+      users: [{user: A, password: A}] }
+  B { jetstream: {max_mem: 4096, max_store: 8192, max_streams: 3, max_consumers: 2,
+                  max_ack_pending: 50}
+      users: [{user: B, password: B}] }
+  C { jetstream: {max_mem: 4096, max_store: 0, max_streams: 0}, users: [{user: C, password: C}] }
+  D { jetstream: {max_streams: 1}, users: [{user: D, password: D}] }
+  E { jetstream: {disk_max_stream_bytes: 4096}, users: [{user: E, password: E}] }
+  F { jetstream: enabled, users: [{user: F, password: F}] }
+  N { users: [{user: N, password: N}] }
+}
+"""
+_VARYING = (
+    "created",
+    "ts",
+    "cluster",
+    "metadata",
+    "api",
+    "delivered",
+    "ack_floor",
+    "first_ts",
+    "last_ts",
+)
+Step = tuple[Any, ...]
+
+
+def cut(value: Any) -> Any:
+    """Return `value` without what differs between any two servers."""
+    if isinstance(value, dict):
+        return {key: cut(each) for key, each in value.items() if key not in _VARYING}
+    return [cut(each) for each in value] if isinstance(value, list) else value
+
+
+class Account:
+    """A client of one account; every answer is kept."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.wire = Wire(port, CONNECT | {"user": name, "pass": name})
+        self.seen: list[Any] = []
+
+    def api(self, subject: str, body: Any = None) -> None:
+        self.seen.append((subject, cut(self.wire.api(subject, body))))
+
+    def create(self, name: str, **config: Any) -> None:
+        self.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+
+    def update(self, name: str, **config: Any) -> None:
+        self.api(f"STREAM.UPDATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+
+    def consumer(self, stream: str, name: str, action: str = "", **config: Any) -> None:
+        given = {"durable_name": name, "ack_policy": "explicit"} | config
+        body = {"stream_name": stream, "config": given, "action": action}
+        self.api(f"CONSUMER.CREATE.{stream}.{name}", body)
+
+    def publish(self, subject: str, size: int, times: int = 1) -> None:
+        for _ in range(times):
+            frames = self.wire.ask(subject, b"x" * size)
+            self.seen.append([frame.json() for frame in frames])
+
+    def clear(self) -> None:
+        for name in self.wire.api("STREAM.NAMES").get("streams") or ():
+            self.wire.api(f"STREAM.DELETE.{name}")
+
+
+MEMORY = {"storage": "memory"}
+SCENARIOS: dict[str, tuple[str, list[Step]]] = {
+    "max bytes are required": (
+        "A",
+        [
+            ("create", "S", {}),
+            ("create", "S", {"max_bytes": -1}),
+            ("create", "S", {"max_bytes": 0}),
+            ("create", "S", {"max_bytes": 10}),
+            ("update", "S", {}),
+            ("create", "S", {}),
+            ("create", "M", MEMORY),
+        ],
+    ),
+    "most bytes of a stream in a file": (
+        "A",
+        [
+            ("create", "S", {"max_bytes": 4097}),
+            ("create", "S", {"max_bytes": 4096}),
+            ("update", "S", {"max_bytes": 4097}),
+            ("update", "S", {"max_bytes": 4095}),
+            ("create", "S", {"max_bytes": 9999}),
+            ("update", "NONE", {"max_bytes": 9999}),
+            ("update", "NONE", {"max_bytes": 99}),
+        ],
+    ),
+    "most bytes of a stream in memory": (
+        "A",
+        [
+            ("create", "M", MEMORY | {"max_bytes": 2049}),
+            ("create", "M", MEMORY | {"max_bytes": 2048}),
+            ("update", "M", MEMORY | {"max_bytes": 2049}),
+            ("update", "M", {"max_bytes": 9999}),
+            ("update", "M", {"max_bytes": 99}),
+        ],
+    ),
+    "one kind of storage is limited": (
+        "E",
+        [
+            ("create", "S", {}),
+            ("create", "T", {"max_bytes": 5000}),
+            ("create", "M", MEMORY | {"max_bytes": 5000}),
+            ("create", "T", {"max_bytes": 4000}),
+            ("update", "T", {}),
+            ("info",),
+        ],
+    ),
+    "number of streams": (
+        "D",
+        [
+            ("create", "S", {}),
+            ("create", "T", {}),
+            ("create", "S", {}),
+            ("create", "S", {"max_bytes": 3}),
+            ("create", "T", {"max_bytes": 10**12}),
+            ("create", "T", {"subjects": ["S.x"]}),
+            ("create", "T", {"num_replicas": 3}),
+            ("create", "T", MEMORY),
+            ("info",),
+        ],
+    ),
+    "a deleted stream makes place": (
+        "D",
+        [
+            ("create", "S", {}),
+            ("create", "T", {}),
+            ("api", "STREAM.DELETE.S"),
+            ("create", "T", {}),
+            ("create", "S", {}),
+        ],
+    ),
+    "no streams are any number": (
+        "C",
+        [("create", name, MEMORY) for name in ("S", "T", "U", "V")] + [("info",)],
+    ),
+    "no storage is none": (
+        "C",
+        [
+            ("create", "S", {}),
+            ("create", "S", {"max_bytes": 1}),
+            ("create", "M", MEMORY | {"max_bytes": 4097}),
+            ("create", "M", MEMORY | {"max_bytes": 4096}),
+            ("create", "N", MEMORY),
+            ("info",),
+        ],
+    ),
+    "streams set bytes aside": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("create", "T", {"max_bytes": 8193}),
+            ("create", "T", {"max_bytes": 8192}),
+            ("create", "U", {"max_bytes": 1}),
+            ("create", "U", {}),
+            ("info",),
+            ("update", "T", {"max_bytes": 8193}),
+            ("update", "S", {"max_bytes": 1}),
+            ("update", "T", {"max_bytes": 8191}),
+            ("update", "S", {"max_bytes": 1}),
+            ("update", "T", {"max_bytes": 8192}),
+            ("update", "S", {}),
+            ("info",),
+        ],
+    ),
+    "memory is set aside by itself": (
+        "B",
+        [
+            ("create", "S", {"max_bytes": 8192}),
+            ("create", "M", MEMORY | {"max_bytes": 4000}),
+            ("create", "N", MEMORY | {"max_bytes": 97}),
+            ("create", "N", MEMORY | {"max_bytes": 96}),
+            ("info",),
+        ],
+    ),
+    "a stream that exists is shown, or is another": (
+        "B",
+        [
+            ("create", "S", {"max_bytes": 8192}),
+            ("create", "S", {"max_bytes": 8192}),
+            ("create", "S", {"max_bytes": 8193}),
+            ("create", "S", {"max_bytes": 8191}),
+        ],
+    ),
+    "consumers of a stream": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c2", {}),
+            ("consumer", "S", "c3", {}),
+            ("consumer", "S", "c3", {"action": "update"}),
+            ("consumer", "S", "c3", {"action": "create"}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c1", {"description": "x"}),
+            ("consumer", "S", "c1", {"action": "create"}),
+            ("info",),
+        ],
+    ),
+    "consumers are counted for each stream": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("create", "T", {}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c2", {}),
+            ("consumer", "T", "c1", {}),
+            ("consumer", "T", "c2", {}),
+            ("consumer", "T", "c3", {}),
+            ("api", "CONSUMER.DELETE.T.c1"),
+            ("consumer", "T", "c3", {}),
+            ("info",),
+        ],
+    ),
+    "the stream allows fewer consumers": (
+        "B",
+        [
+            ("create", "S", {"max_consumers": 1}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c2", {}),
+        ],
+    ),
+    "the stream allows more consumers": (
+        "B",
+        [
+            ("create", "S", {"max_consumers": 3}),
+            ("create", "S", {"max_consumers": 2}),
+            ("update", "S", {"max_consumers": 3}),
+            ("update", "S", {"max_consumers": -1}),
+        ],
+    ),
+    "which limit comes first": (
+        "A",
+        [
+            ("create", "S", {"max_bytes": 9999, "max_consumers": 9}),
+            ("create", "S", {"max_consumers": 9}),
+            ("create", "S", {"num_replicas": 3}),
+            ("create", "S", {"num_replicas": 3, "max_bytes": 9999}),
+            ("create", "S", {"num_replicas": 3, "max_bytes": 10}),
+            ("create", "S", {"max_bytes": 4096}),
+            ("create", "T", {"max_bytes": 9999, "subjects": ["S.x"]}),
+            ("create", "T", {"max_bytes": 90, "subjects": ["S.x"]}),
+            ("update", "S", {"max_bytes": 9999, "storage": "memory"}),
+            ("update", "S", {"max_bytes": 400, "max_consumers": 9}),
+        ],
+    ),
+    "pending acks are capped": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c2", {"max_ack_pending": 51}),
+            ("consumer", "S", "c2", {"max_ack_pending": 50}),
+            ("consumer", "S", "c2", {"max_ack_pending": 51}),
+            ("consumer", "S", "c2", {"max_ack_pending": 49}),
+        ],
+    ),
+    "pending acks without end": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("consumer", "S", "c1", {"max_ack_pending": -1}),
+            ("consumer", "S", "c2", {"ack_policy": "none"}),
+        ],
+    ),
+    "limits of a stream's consumers may be wider": (
+        "B",
+        [
+            ("create", "S", {"consumer_limits": {"max_ack_pending": 60}}),
+            ("consumer", "S", "c1", {}),
+            ("consumer", "S", "c1", {"max_ack_pending": 55}),
+            ("consumer", "S", "c1", {"max_ack_pending": 45}),
+            ("update", "S", {"consumer_limits": {"max_ack_pending": 70}}),
+        ],
+    ),
+    "account without JetStream": (
+        "N",
+        [("info",), ("create", "S", {}), ("api", "STREAM.NAMES"), ("api", "STREAM.INFO.S")],
+    ),
+    "account without limits": (
+        "F",
+        [("info",), ("create", "S", {"max_bytes": 5000}), ("create", "T", {}), ("info",)],
+    ),
+    "limits are shown": ("A", [("info",)]),
+    "a client's account is an unknown field": (
+        "F",
+        [
+            ("create", "S", {"account": "A"}),
+            ("create", "S", {"account": "F"}),
+            ("create", "S", {}),
+            ("update", "S", {"account": "A"}),
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    """Both servers with the accounts; skips while streamd does not serve them."""
+    binaries = (ours_binary(), peer_binary())
+    if not all(binaries):
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+    servers: list[ServerProcess] = []
+    try:
+        for binary in binaries:
+            directory: Path = tmp_path_factory.mktemp("limits")
+            servers.append(ServerProcess(binary, directory=directory, extra=CONFIG))
+            servers[-1].launch(*(("--ignore-unserved",) if len(servers) == 1 else ()))
+            servers[-1].wait_for_log("Server is ready")
+        if "is not served by this version" in servers[0].log_file.read_text():
+            pytest.skip("streamd itself says that it does not serve this configuration")
+        yield [server.port for server in servers]
+    finally:
+        for server in servers:
+            server.close()
+
+
+def run(port: int, account: str, steps: list[Step]) -> list[Any]:
+    client = Account(port, account)
+    try:
+        client.clear()
+        for verb, *args in steps:
+            if verb == "info":
+                client.api("INFO")
+            elif isinstance(args[-1], dict):
+                getattr(client, verb)(*args[:-1], **args[-1])
+            else:
+                getattr(client, verb)(*args)
+        client.clear()
+    finally:
+        client.wire.close()
+    return client.seen
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_answers_are_the_same(ports: list[int], name: str) -> None:
+    account, steps = SCENARIOS[name]
+    ours, peers = (run(port, account, steps) for port in ports)
+    assert len(ours) >= len(steps)
+    for one, other in zip(ours, peers, strict=True):
+        assert one == other
