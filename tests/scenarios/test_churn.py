@@ -136,7 +136,7 @@ def test_a_stopped_stream_does_not_keep_the_log(cluster: Cluster) -> None:
     monitor = node.groups.monitor_of(uid)
     assert monitor is not None
     monitor.post(inbox.Failed(DiskError("the disk is gone")))
-    cluster.until("stopped", lambda: "S" in node.failed)
+    cluster.until("stopped", lambda: ("$G", "S") in node.failed)
     newest = 0
     for _ in range(10):
         cluster.publish(800, "T", size=3000, at=name)
@@ -220,7 +220,7 @@ def test_a_stream_that_moved_away_while_it_was_begun_anew_leaves_nothing(
     cluster.run_ms(limits.OPEN_AGAIN_S * 1000 + 3000)
     assert not node.parts.replicas.table.knows(uid)
     assert uid not in node.parts.context.wal.groups and not disk.exists(directory)
-    assert "S" not in node.failed
+    assert ("$G", "S") not in node.failed
 
 
 def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) -> None:
@@ -236,7 +236,7 @@ def test_a_stream_that_stopped_and_moved_away_does_not_keep_the_log(make: Make) 
     disk.fail("open", errno.EIO, under=cluster.directory("S"), count=0)
     disk.fail("replace", errno.EIO, under=cluster.directory("S"), count=0)
     cluster.process(name).run(node.parts.replicas.replicas.reopen, uid, lambda: None)
-    cluster.until("stopped", lambda: "S" in node.failed)
+    cluster.until("stopped", lambda: ("$G", "S") in node.failed)
     at = move_away(cluster, name)
     cluster.until("gone", lambda: not node.parts.replicas.table.knows(uid))
     tuid = cluster.create("T", replicas=1, at=at)

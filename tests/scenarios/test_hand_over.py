@@ -169,14 +169,16 @@ def test_a_publish_that_waits_too_long_is_refused(cluster: Cluster) -> None:
             cluster.kill(name)
     uid, node = cluster.uid("S"), cluster.node(left)
     cluster.until("noticed", lambda: not node.leader_of(uid))
-    assert node.catalog.streams_for(b"S.x")  # a leader is expected
+    assert node.account("$G").streams_for(b"S.x")  # a leader is expected
     publishers = Publishers(cluster, [left])
     publishers.run(3)
     assert node.parts.cluster.forwarding.kept_bytes
     assert publishers.settle() == Counter({str(CLUSTER_NOT_AVAIL.err_code): 3})
     assert not node.parts.cluster.forwarding.kept_bytes
     cluster.run_ms(limits.PUBLISH_KEPT_MS)
-    assert not node.catalog.streams_for(b"S.x")  # "no responders", as for a subject nobody has
+    assert not node.account("$G").streams_for(
+        b"S.x"
+    )  # "no responders", as for a subject nobody has
 
 
 def test_no_more_than_a_bound_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +285,7 @@ def test_a_new_stream_takes_publishes_before_its_leader_is_known(
     for name in cluster.names:
         node = cluster.node(name)
         cluster.until(f"the stream at {name}", lambda node=node: node.stream("S") is not None)
-        assert node.catalog.streams_for(b"S.x"), name
+        assert node.account("$G").streams_for(b"S.x"), name
         replies += cluster.offer("S", [(b"S.x", b"", b"1")], name)
     cluster.until("acks", lambda: all(type(cluster.outcome(one)) is int for one in replies), 5)
 
@@ -366,6 +368,6 @@ def test_creator_of_a_stream_can_publish_at_once_on_a_slow_disk(cluster: Cluster
         name = f"N{number}"
         config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
         assert "error" not in cluster.ask(f"STREAM.CREATE.{name}", config, at=slow)
-        assert cluster.node(slow).catalog.streams_for(f"{name}.x".encode()), name
+        assert cluster.node(slow).account("$G").streams_for(f"{name}.x".encode()), name
         (reply,) = cluster.offer(name, [(f"{name}.x".encode(), b"", b"1")], slow)
         cluster.until("ack", lambda reply=reply: cluster.outcome(reply) == 1, 10)

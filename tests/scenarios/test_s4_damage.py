@@ -615,7 +615,7 @@ def test_s4_9_a_log_that_can_not_be_read_when_its_snapshot_has_come(
 
     with monkeypatch.context() as patched:
         patched.setattr(node.parts.context.wal, "read", unread)
-        cluster.until("stopped", lambda: "S" in node.failed)
+        cluster.until("stopped", lambda: ("$G", "S") in node.failed)
         assert cluster.health(name).status != 200
     cluster.kill(name)
     cluster.boot(name)
@@ -676,7 +676,7 @@ def test_s4_9_the_only_copy_is_not_set_aside_because_there_were_others(cluster: 
     name = cluster.leader("S")
     cluster.save(uid, name)
     fail(cluster, name)
-    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.until("stopped", lambda: ("$G", "S") in cluster.node(name).failed)
     cluster.run_ms(1000)
     assert f"{cluster.directory('S')}/1.blk" in cluster.hosts[name].disk.paths
     cluster.stop(name)
@@ -698,7 +698,7 @@ def test_s4_9_a_replica_that_was_alone_is_made_anew_from_its_peers(cluster: Clus
     cluster.until("three voters", lambda: len(group.raft.members.voters) == 3)
     fail(cluster, name)
     cluster.run_ms(100)
-    assert "S" not in cluster.node(name).failed
+    assert ("$G", "S") not in cluster.node(name).failed
     cluster.until_whole()
 
 
@@ -722,7 +722,7 @@ def test_s4_9_a_learner_that_fails_is_made_anew_from_the_only_voter(cluster: Clu
     name = learners()[0]
     fail(cluster, name)
     cluster.run_ms(100)
-    assert "S" not in cluster.node(name).failed
+    assert ("$G", "S") not in cluster.node(name).failed
     cluster.until_whole()
 
 
@@ -745,7 +745,7 @@ def test_s4_9_the_only_copy_is_not_set_aside_because_there_will_be_others(
         for path in snapshots:
             disk.flip(path, 100)
         cluster.boot(name)
-        cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+        cluster.until("stopped", lambda: ("$G", "S") in cluster.node(name).failed)
         assert f"{cluster.directory('S')}/1.blk" in disk.paths
     for path in snapshots:
         disk.flip(path, 100)  # whole again

@@ -113,9 +113,9 @@ def test_a_stream_that_could_not_write_for_want_of_files_is_opened_again(
     replica = cluster.node(name).groups.get(uid)
     assert replica is not None
     cluster.process(name).run(replica.store.flush)
-    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.until("stopped", lambda: ("$G", "S") in cluster.node(name).failed)
     cluster.run_ms(OVER_S * 1000)
-    assert "S" in cluster.node(name).failed  # tried again, in vain
+    assert ("$G", "S") in cluster.node(name).failed  # tried again, in vain
     assert cluster.events("error: stream stopped") == 1
     cluster.hosts[name].disk.heal()
     cluster.run_ms(OVER_S * 1000)
@@ -138,7 +138,7 @@ def test_a_start_without_files_sets_nothing_aside(
     cluster.stop(name)
     cluster.hosts[name].disk.fail("open", code, under=cluster.directory("S"), count=0)
     cluster.boot(name)
-    cluster.until("stopped", lambda: "S" in cluster.node(name).failed)
+    cluster.until("stopped", lambda: ("$G", "S") in cluster.node(name).failed)
     cluster.hosts[name].disk.heal()
     cluster.run_ms(OVER_S * 1000)
     check_unharmed(cluster, name)
@@ -160,7 +160,9 @@ def test_a_start_that_may_not_read_a_stream_sets_nothing_aside(cluster: Cluster)
         disk.fail("open", errno.EACCES, under=cluster.directory("S"), count=0)
     for name in cluster.names:
         cluster.boot(name)
-    cluster.until("stopped", lambda: all("S" in cluster.node(n).failed for n in cluster.names))
+    cluster.until(
+        "stopped", lambda: all(("$G", "S") in cluster.node(n).failed for n in cluster.names)
+    )
     for name in cluster.names:
         check_no_trash(cluster, name)
         cluster.hosts[name].disk.heal()
@@ -184,7 +186,7 @@ def test_a_fetched_stream_takes_its_place_when_files_can_be_opened_again(cluster
 
     assert cluster.world.run(cluster.world.now_us + 5 * SECOND, is_about_to_swap)
     disk.fail("open", errno.EMFILE, under=f"{ROOT}/streams", count=0)
-    cluster.until("stopped", lambda: "S" in node.failed)
+    cluster.until("stopped", lambda: ("$G", "S") in node.failed)
     disk.heal()
     cluster.until_whole(within_s=OVER_S)
     assert not node.failed
@@ -200,7 +202,7 @@ def test_a_replica_that_can_not_be_set_aside_for_want_of_files_is_opened_again(
     node, disk = cluster.node(name), cluster.hosts[name].disk
     disk.fail("sync_dir", errno.EMFILE, under=f"{ROOT}/trash")
     cluster.process(name).run(node.parts.replicas.control.repair, uid, "a test wants it")
-    cluster.until("stopped", lambda: "S" in node.failed)
+    cluster.until("stopped", lambda: ("$G", "S") in node.failed)
     cluster.until_whole(within_s=OVER_S)
     assert not node.failed
 

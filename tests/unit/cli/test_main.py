@@ -54,12 +54,12 @@ def test_unserved_protections_stop_the_start(
 ) -> None:
     """`[FTL]` for each setting with its place, and status 1: tested or started."""
     file = tmp_path / "a.conf"
-    file.write_text("port: -1\nocsp: true\naccounts { A {} }\ngateway {}\n")
+    file.write_text("port: -1\nocsp: true\nproxy_protocol: true\ngateway {}\n")
     for arguments in (["-t", "-c", str(file)], ["-c", str(file)]):
         assert main(arguments) == 1
         error = capsys.readouterr().err
         assert f'[FTL] {file}:2:1: "ocsp" is not served by this version\n' in error
-        assert f'[FTL] {file}:3:1: "accounts" is not served by this version' in error
+        assert f'[FTL] {file}:3:1: "proxy_protocol" is not served by this version' in error
         assert "gateway" not in error
         assert "--ignore-unserved" in error
 
