@@ -9,7 +9,6 @@ from streamd.config.grammar import Value
 from streamd.config.key_blocks import KeyBlocks
 
 UNSERVED_YET: Final[Mapping[str, str]] = {
-    "nkeys": "the users cannot log in",
     "auth_callout": "those it lets in cannot log in",
     "operator": "those it lets in cannot log in",
     "trusted_keys": "those it lets in cannot log in",

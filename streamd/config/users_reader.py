@@ -176,7 +176,6 @@ class UsersReader:
                 raise last.error("Not a valid public nkey for a user")
             if user.name or user.password:
                 raise last.error("Nkey users do not take usernames or passwords")
-            refuse_unserved("nkeys", places["nkey"], self._blocks)
         refuse_connection_types(
             user.connection_types,
             user.identity,

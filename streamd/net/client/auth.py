@@ -18,12 +18,14 @@ from typing import Final
 import bcrypt
 
 from streamd.config.options import Options, Permissions, User
+from streamd.errors import TokenError
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.net.client.entrance import Entrance
 from streamd.net.tls.certificate_users import CertificateUsers
 from streamd.net.tls.facts import TlsFacts
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.subjects import is_subset, matches
+from streamd.tokens.nkeys import decode_signature, verify
 from streamd.types import ACCOUNT
 
 STANDARD: Final = "STANDARD"
@@ -69,6 +71,24 @@ class Identity:
     def may_administer(self, subject: bytes) -> bool:
         """Return True if a request on `subject`, which is an administrator's, may be made."""
         return any(matches(pattern, subject) for pattern in self.administers)
+
+
+@dataclass(frozen=True, slots=True)
+class Approach:
+    """Facts about a connection that logins are judged by, beside what the client says."""
+
+    tls: TlsFacts | None = None  # None: it speaks in clear
+    nonce: str = ""  # of INFO, which the client signs
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A login that is refused, with the reason for the log; the client does not hear it."""
+
+    reason: str
+
+
+_CLEAR: Final = Approach()
 
 
 class Administrators:
@@ -168,6 +188,12 @@ class Authenticator:
             if not user.nkey
             and (not user.connection_types or connection_type in user.connection_types)
         }
+        self._has_nkeys = any(user.nkey for user in options.users)
+        self._nkeys: dict[str, User] = {
+            user.nkey: user
+            for user in options.users
+            if user.nkey and (not user.connection_types or connection_type in user.connection_types)
+        }
         if options.username and options.username not in self._users:
             self._users[options.username] = User(
                 options.username, options.password, options.default_permissions
@@ -196,26 +222,38 @@ class Authenticator:
         return self._identity(user) if user is not None else None
 
     @property
+    def _plain_identity(self) -> Identity | None:
+        """Identity of a CONNECT without credentials: that of a user with a key, too."""
+        user = self._nkeys.get(self._no_auth_user)
+        return self.no_auth_identity if user is None else self._identity(user)
+
+    @property
     def is_mapping(self) -> bool:
         """True if users are named by their certificates, whatever CONNECT says."""
         return self._mapped is not None
 
-    def judge(
-        self, connect: ConnectOptions, tls: TlsFacts | None = None
-    ) -> Identity | Check | None:
-        """Return the identity, None for a refusal, or a `Check` that still has to run.
+    @property
+    def needs_nonce(self) -> bool:
+        """True if clients are given a nonce to sign."""
+        return self._has_nkeys
 
-        `tls`: of the connection; None: it speaks in clear.
-        """
+    def judge(
+        self, connect: ConnectOptions, approach: Approach = _CLEAR
+    ) -> Identity | Check | Refusal | None:
+        """Return the identity, a refusal (None: without a reason to log), or a `Check` that still
+        has to run."""
         if not self.is_required:
             return self._administrators.admit(Identity())
+        nkey = _text(connect, "nkey")
+        if self._has_nkeys and nkey:
+            return self._judge_nkey(nkey, _text(connect, "sig"), approach.nonce)
         if self._mapped is not None:
-            return self._judge_certificate(self._mapped, connect, tls)
+            return self._judge_certificate(self._mapped, connect, approach.tls)
         name = _text(connect, "user")
         password = _text(connect, "pass")
         token = _text(connect, "auth_token")
-        if not (name or password or token or connect.get("nkey") or connect.get("jwt")):
-            return self.no_auth_identity
+        if not (name or password or token):
+            return self._plain_identity
         if self._users:
             user = self._users.get(name)
             if user is None:
@@ -229,6 +267,22 @@ class Authenticator:
         if not token and not password:
             token = name  # `nats://token@host` of some clients arrives as a user name
         return self._compare(self._administrators.admit(Identity()), token, self._token)
+
+    def _judge_nkey(self, nkey: str, signature: str, nonce: str) -> Identity | Refusal | None:
+        """Judge by a key; a name and a password beside it do not count."""
+        user = self._nkeys.get(nkey)
+        if user is None:
+            return None
+        if nkey != self._no_auth_user:  # that user has nothing to prove
+            if not signature:
+                return Refusal("Signature missing")
+            try:
+                is_good = verify(nkey, nonce.encode(), decode_signature(signature))
+            except TokenError:
+                return Refusal("Signature not valid base64")
+            if not is_good:
+                return Refusal("Signature not verified")
+        return self._identity(user)
 
     def _judge_certificate(
         self, mapped: CertificateUsers, connect: ConnectOptions, tls: TlsFacts | None
@@ -267,7 +321,7 @@ class Authenticator:
 
     def _identity(self, user: User) -> Identity:
         # Users who had none of their own have their block's by now; those of other accounts do not.
-        return self._administrators.admit(Identity(user.name, user.account, user.permissions))
+        return self._administrators.admit(Identity(user.identity, user.account, user.permissions))
 
 
 def _decoys(passwords: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ and not while a receiver of its publishes is far behind.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
@@ -16,7 +17,7 @@ from typing import Final, Protocol, cast
 from streamd.config.account_options import AccountLimits
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
-from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.net.client.auth import Approach, Check, ClientPolicy, Identity
 from streamd.net.client.keep_alive import KeepAlive
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.output import Output
@@ -33,6 +34,7 @@ from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import ClientParser, Event
 from streamd.protocol.connect_options import ConnectOptions
+from streamd.tokens.nkeys import NONCE_BYTES, nonce_text
 from streamd.types import ACCOUNT
 
 _STRANGER: Final = State.STRANGER
@@ -216,7 +218,11 @@ class Connection(asyncio.Protocol):
 
     def introduce(self, *, is_tls_first: bool = False) -> None:
         """Send INFO."""
-        line = self.info.line(cid=self.cid, ip=self.ip, is_tls_first=is_tls_first)
+        if self.policy.auth.needs_nonce:
+            self.profile.nonce = nonce_text(secrets.token_bytes(NONCE_BYTES))
+        line = self.info.line(
+            cid=self.cid, ip=self.ip, nonce=self.profile.nonce, is_tls_first=is_tls_first
+        )
         self.output.out.append(line)
         self.output.flush()
 
@@ -572,7 +578,10 @@ class Connection(asyncio.Protocol):
                 self.output.flush()
 
     def _send_connect_info(self) -> None:
-        line = self.info.line(cid=self.cid, ip=self.ip, is_connect_info=True)
+        profile = self.profile
+        line = self.info.line(
+            cid=profile.cid, ip=profile.ip, nonce=profile.nonce, is_connect_info=True
+        )
         self.output.out.append(line)
 
     def _send_ping(self) -> None:
@@ -584,6 +593,10 @@ class Connection(asyncio.Protocol):
     @property
     def tls(self) -> TlsFacts | None:
         return self.profile.tls
+
+    @property
+    def approach(self) -> Approach:
+        return self.profile.approach
 
     @property
     def cid(self) -> int:

@@ -13,6 +13,7 @@ from streamd.net.client.client_registry import ClientConnection, ClientRegistry
 from streamd.net.client.reauthentication import Judged, Reauthentication
 from streamd.net.tls.facts import TlsFault
 from streamd.obs.server_log import Log
+from streamd.protocol.connect_options import ConnectOptions
 
 
 class OpenConnections:
@@ -78,7 +79,10 @@ class OpenConnections:
     def refused(self, conn: ClientConnection) -> None:
         """Report a client that is not let in."""
         if self._log is not None:
-            self._log.error("authentication error", cid=conn.cid, ip=conn.ip, user=conn.user)
+            if conn.profile.refusal:
+                self._log.debug(conn.profile.refusal, cid=conn.cid, ip=conn.ip)
+            whose = _named_in(conn.connect or {})
+            self._log.error(f"authentication error{whose}", cid=conn.cid, ip=conn.ip)
         for observer in self._observers:
             observer.refused(conn)
 
@@ -159,3 +163,12 @@ class OpenConnections:
     def count_stale(self) -> None:
         """Count a client that was cut off since it answers no PING."""
         self._registry.stale_connections_count += 1
+
+
+def _named_in(connect: ConnectOptions) -> str:
+    """Return who a client says it is, as the log of refused logins has it."""
+    if connect.get("nkey"):
+        return f' - Nkey "{connect["nkey"]}"'
+    if connect.get("user"):
+        return f' - User "{connect["user"]}"'
+    return ' - Token "[REDACTED]"' if connect.get("auth_token") else ""

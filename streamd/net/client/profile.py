@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamd.net.client.auth import Identity
+from streamd.net.client.auth import Approach, Identity
 from streamd.net.tls.facts import TlsFacts
 from streamd.protocol.connect_options import ConnectOptions
 
@@ -29,9 +29,16 @@ class ClientProfile:
     version: str = ""
     tls: TlsFacts | None = None  # None: it speaks in clear
     is_websocket: bool = False
+    nonce: str = ""  # of INFO; "": no login is by signature
+    refusal: str = ""  # reason why the last login was refused, for the log
     login: dict[str, str] = field(default_factory=dict)  # of cookies; fills what CONNECT leaves out
     forwarded_for: str = ""  # address of the client, as the proxy that it came by tells it
     rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come
+
+    @property
+    def approach(self) -> Approach:
+        """Facts about the connection that logins are judged by."""
+        return Approach(self.tls, self.nonce)
 
 
 def after_end(*_values: object) -> None:

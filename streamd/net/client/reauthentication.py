@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streamd.limits import CLIENT_SHARE_S
-from streamd.net.client.auth import Authenticator, Check, Identity
-from streamd.net.tls.facts import TlsFacts
+from streamd.net.client.auth import Approach, Authenticator, Check, Identity, Refusal
 from streamd.protocol.connect_options import ConnectOptions
 
 
@@ -30,8 +29,8 @@ class Judged(Protocol):
         """The options of its CONNECTs; None: there was none yet."""
 
     @property
-    def tls(self) -> TlsFacts | None:
-        """None: it speaks in clear."""
+    def approach(self) -> Approach:
+        """Facts about the connection that logins are judged by."""
 
     def judge_again(self, identity: Identity | None) -> None:
         """Go on as `identity`, or end (None)."""
@@ -75,8 +74,10 @@ class Reauthentication:
             if conn.connect is None:
                 conn.judge_again(self._auth.no_auth_identity)
                 continue
-            verdict = self._auth.judge(conn.connect, conn.tls)
-            if not isinstance(verdict, Check):
+            verdict = self._auth.judge(conn.connect, conn.approach)
+            if isinstance(verdict, Refusal):
+                conn.judge_again(None)
+            elif not isinstance(verdict, Check):
                 conn.judge_again(verdict)
             elif verdict.key in self._refused:
                 conn.judge_again(None)

@@ -70,12 +70,16 @@ class ServerInfo:
         *,
         cid: int,
         ip: str,
+        nonce: str = "",
         is_tls_first: bool = False,
         is_connect_info: bool = False,
         is_lame_duck: bool = False,
     ) -> bytes:
-        """Return the INFO line for one client, without CRLF; `is_tls_first`: it comes in TLS."""
+        """Return the INFO line for one client, without CRLF; `nonce` is what it signs to log in,
+        `is_tls_first`: it comes in TLS."""
         info = {**self._shared, "client_id": cid, "client_ip": ip}
+        if nonce:
+            info["nonce"] = nonce
         if is_tls_first:
             info["tls_required"] = True
         if is_connect_info:

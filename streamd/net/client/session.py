@@ -59,7 +59,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from streamd.api.decoding import Shape, decode_one
 from streamd.errors import JsError
-from streamd.net.client.auth import Check, ClientPolicy, Identity, UserRights
+from streamd.net.client.auth import Check, ClientPolicy, Identity, Refusal, UserRights
 from streamd.net.client.profile import ClientProfile
 from streamd.net.pubsub.message_router import RESERVED_REPLIES
 from streamd.net.pubsub.sublist import Receiver, Subscription
@@ -243,8 +243,11 @@ class Session:
             profile.rtt_ns = max(1, now_ns - profile.start_ns)
         profile.connect = connect
         self._judge = self._policy.auth
-        verdict = self._judge.judge(connect, profile.tls)
+        verdict = self._judge.judge(connect, profile.approach)
         if connect.get("account") or connect.get("new_account"):
+            verdict = None
+        if isinstance(verdict, Refusal):
+            profile.refusal = verdict.reason
             verdict = None
         if isinstance(verdict, Check):
             self._enter(State.CHECKING)

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from streamd.config.leaf_options import LeafOptions
 from streamd.errors import TokenError
-from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.net.client.auth import Approach, Check, ClientPolicy, Identity, Refusal
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import ACCOUNT
 
@@ -32,7 +32,10 @@ class LeafLogins:
         """Return the identity, None for a refusal, or a `Check` that still has to run."""
         options = self._options
         if not (options.users or options.username or options.nkey):
-            verdict = self._policy.auth.judge(cast(ConnectOptions, connect))
+            approach = Approach(nonce=nonce)
+            verdict = self._policy.auth.judge(cast(ConnectOptions, connect), approach)
+            if isinstance(verdict, Refusal):
+                return None
             if options.account and isinstance(verdict, Identity):
                 verdict.account = options.account
             return verdict

@@ -115,17 +115,15 @@ def test_a_flag_never_takes_users_away(
     assert o.is_auth_required
 
 
-def test_users_that_cannot_log_in_keep_others_out_whatever_the_flags(tmp_path: Path) -> None:
-    """Users with nkeys are refused; ignored, they leave a server that still asks for logins."""
+def test_users_with_nkeys_keep_others_out_whatever_the_flags(tmp_path: Path) -> None:
+    """A user of the command line does not join those of the file."""
     file = tmp_path / "a.conf"
     file.write_text(
         "authorization { users [{nkey: UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L}] }"
     )
-    with pytest.raises(UnservedError, match="nkey"):
-        options("-c", str(file), "--user", "x", "--pass", "y")
-    o = options("-c", str(file), "--user", "x", "--pass", "y", "--ignore-unserved")
+    o = options("-c", str(file), "--user", "x", "--pass", "y")
     assert o.is_auth_required and not o.username  # the file's users hold
-    assert options("-c", str(file), "--user=", "--ignore-unserved").is_auth_required
+    assert options("-c", str(file), "--user=").is_auth_required
 
 
 def test_a_user_of_the_command_line_shuts_out_clients_without_credentials(tmp_path: Path) -> None:

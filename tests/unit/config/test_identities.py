@@ -207,7 +207,6 @@ def test_a_callout_is_read() -> None:
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        ("nkeys", f"authorization {{ users: [{{nkey: {USER}}}] }}"),
         ("auth_callout", f"authorization {{ auth_callout {{issuer: {ACCOUNT}, users: [u]}} }}"),
         ("operator", OPERATORS),
         ("trusted_keys", f"trusted: {OPERATOR}"),

@@ -180,7 +180,6 @@ def test_keys_that_only_add_and_are_not_served_give_a_warning_that_names_them() 
         ("jetstream { limits { default_max_consumers: 5 } }", "1:22", "default_max_consumers"),
         (CALLOUT, "1:17", "authorization.auth_callout"),
         ("authorization { proxy_required: true }", "1:17", "authorization.proxy_required"),
-        (f"authorization {{ users [{{nkey: {USER}}}] }}", "1:25", "users.nkey"),
         (
             "authorization { users [{user: u, proxy_required: true}] }",
             "1:34",
@@ -282,16 +281,14 @@ def test_keys_that_nats_server_knows_by_other_names_are_no_errors(text: str) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        f"authorization {{ users [{{nkey: {USER}}}] }}",
         CALLOUT,
-        f"accounts {{ A {{ users [{{nkey: {USER}}}] }} }}",
         "authorization { users [{user: u, allowed_connection_types: [mqtt_ws, MQTT]}] }",
         f"operator: {TOKEN}",
         f"trusted_keys: [{OPERATOR}]",
     ],
 )
 def test_users_who_cannot_log_in_do_not_open_the_server(text: str) -> None:
-    """nkeys and JWTs are not served. Without them nobody was left who had to log in, so anybody
+    """JWTs and callouts are not served. Without them nobody was left who had to log in, so anybody
     who reached the port was let in, where nats-server admits those users only."""
     o = options(text)
     assert o.is_auth_required

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import bcrypt
@@ -12,9 +13,12 @@ from streamd.config.operator_options import OperatorOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.config.tls_options import TlsOptions
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
-from streamd.net.client.auth import Authenticator, Check, Identity, UserRights
+from streamd.net.client.auth import Approach, Authenticator, Check, Identity, Refusal, UserRights
 from streamd.net.tls.facts import PeerCertificate, Subject, TlsFacts
+from streamd.tokens.nkeys import encode_signature
 from streamd.types import SYSTEM_ACCOUNT
+from tests.minted_tokens import REVOKED_USER, USER
+from tests.unit.net.bed import Bed
 
 HASH = bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode()
 SECOND = 1_000_000_000
@@ -49,7 +53,7 @@ def who(options: Options, connect: dict[str, Any]) -> str | None:
         (Options(users=[User("u", "p")]), {"nkey": "U"}, None),
         (Options(users=[User("u", "p")], no_auth_user="u"), {}, "u"),
         (Options(users=[User("u", "p")], no_auth_user="u"), {"user": "v"}, None),
-        (Options(users=[User("u", "p")], no_auth_user="u"), {"jwt": "J"}, None),
+        (Options(users=[User("u", "p")], no_auth_user="u"), {"jwt": "J"}, "u"),
         (Options(users=[User("u", "p")], is_open_besides_system=True), {}, ""),
         (Options(users=[User("u", "p")], is_open_besides_system=True), {"user": "u"}, None),
         (Options(users=[User("u", "p")], is_open_besides_system=True), {"user": "v"}, None),
@@ -274,7 +278,7 @@ def test_a_certificate_says_who_a_client_is(
         tls=TlsOptions(is_verifying=True, is_mapping=True),
     )
     auth = Authenticator(options)
-    found = auth.judge(connect, tls)
+    found = auth.judge(connect, Approach(tls))
     assert (found.user if isinstance(found, Identity) else found) == expected
     assert auth.no_auth_identity is None and auth.is_mapping
 
@@ -283,8 +287,8 @@ def test_one_user_has_its_password_asked_for_beside_a_certificate() -> None:
     """There is no list of users to look into."""
     tls = TlsOptions(is_verifying=True, is_mapping=True)
     auth = Authenticator(Options(username="u", password="p", tls=tls))
-    assert auth.judge({}, _tls("CN=u", "u")) is None
-    assert isinstance(auth.judge({"user": "u", "pass": "p"}, _tls("CN=x")), Identity)
+    assert auth.judge({}, Approach(_tls("CN=u", "u"))) is None
+    assert isinstance(auth.judge({"user": "u", "pass": "p"}, Approach(_tls("CN=x"))), Identity)
 
 
 def test_a_user_with_a_key_has_no_name_and_no_password() -> None:
@@ -294,3 +298,48 @@ def test_a_user_with_a_key_has_no_name_and_no_password() -> None:
     for shown in ({"user": "U"}, {"auth_token": "t"}, {"pass": ""}, {"user": "", "pass": "p"}):
         found = auth.judge(shown)
         assert found is None or (isinstance(found, Check) and found.run() is None), shown
+
+
+def test_a_user_with_a_key_signs_the_nonce_of_its_connection() -> None:
+    """In either form of base64; neither another nonce nor another key will do."""
+    options = Options(users=[User("", nkey=USER.public, account="A"), User("u", "p")])
+    auth = Authenticator(options)
+    assert auth.needs_nonce and not Authenticator(Options(users=[User("u", "p")])).needs_nonce
+    signed = USER.sign(b"once")
+    for signature in (encode_signature(signed), base64.b64encode(signed).decode()):
+        found = auth.judge({"nkey": USER.public, "sig": signature}, Approach(nonce="once"))
+        assert isinstance(found, Identity) and (found.user, found.account) == (USER.public, "A")
+        refused = auth.judge({"nkey": USER.public, "sig": signature}, Approach(nonce="twice"))
+        assert refused == Refusal("Signature not verified")
+    assert auth.judge({"nkey": USER.public}) == Refusal("Signature missing")
+    assert auth.judge({"nkey": USER.public, "sig": "!"}) == Refusal("Signature not valid base64")
+    other = {"nkey": REVOKED_USER.public, "sig": encode_signature(REVOKED_USER.sign(b"once"))}
+    assert auth.judge(other | {"user": "u", "pass": "p"}, Approach(nonce="once")) is None
+
+
+def test_a_key_may_stand_for_clients_without_credentials_that_say_connect() -> None:
+    auth = Authenticator(
+        Options(users=[User("", nkey=USER.public), User("u", "p")], no_auth_user=USER.public)
+    )
+    for connect in ({}, {"nkey": USER.public}):
+        found = auth.judge(connect)
+        assert isinstance(found, Identity) and found.user == USER.public
+    assert auth.no_auth_identity is None  # it says nothing at all
+
+
+def test_a_reload_ends_connections_of_keys_that_are_gone() -> None:
+    stays, goes = User("", nkey=USER.public), User("", nkey=REVOKED_USER.public)
+    bed = Bed(Options(users=[stays, goes]))
+    peers = []
+    for pair in (USER, REVOKED_USER):
+        peer = bed.peer(None)
+        nonce = peer.transport.conn.profile.nonce
+        peer.send(
+            b'CONNECT {"verbose":false,"nkey":"%b","sig":"%b"}\r\n'
+            % (pair.public.encode(), encode_signature(pair.sign(nonce.encode())).encode())
+        )
+        assert peer.send(b"PING\r\n").startswith(b"PONG\r\n")
+        peers.append(peer)
+    bed.listener.reload(Options(users=[stays]))
+    assert peers[0].send(b"PING\r\n") == b"PONG\r\n"
+    assert peers[1].take() == b"-ERR 'Authorization Violation'\r\n"
