@@ -16,6 +16,7 @@ from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.audit.live_nodes import LiveNode, LiveStream
 from spark_jobs.audit.replica_drift import Alignment, Cohort
 from spark_jobs.audit.replica_files import Store, StreamFiles, View, files_of, open_view
+from streamd.types import StreamKey
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Cohorts:
 
     def open_streams(self, stores: Sequence[Store]) -> None:
         """Open the streams of data directories, each at one log index if that can be."""
-        by_name: dict[str, list[StreamFiles]] = defaultdict(list)
+        by_key: dict[StreamKey, list[StreamFiles]] = defaultdict(list)
         for store in stores:
             for asset in store.assets:
                 if not self._is_wanted(asset.name):
@@ -66,8 +67,8 @@ class Cohorts:
                 found = audit_state.files_findings(files)
                 self.findings += found
                 if files.is_there or found or asset.uid in store.log.groups:
-                    by_name[asset.name].append(files)
-        for replicas in by_name.values():
+                    by_key[asset.key].append(files)
+        for replicas in by_key.values():
             self._open_cohorts(replicas)
 
     def open_live(self, node: LiveNode) -> None:

@@ -22,7 +22,7 @@ from spark_jobs.replica.engine import (
 from spark_jobs.replica.log_reader import LogReader
 from spark_jobs.replica.read_only_disk import ReadOnlyDisk
 from streamd.errors import CorruptionError, StreamdError
-from streamd.types import META_UID, Entry, Index, Uid
+from streamd.types import META_UID, Entry, Index, Uid, stream_label
 
 T = TypeVar("T")
 _TRIES = 5
@@ -170,7 +170,7 @@ class StoreDir:
             for files in found
             if files.directory.is_dir() or log.group(files.uid) is not None or not files.is_file
         ]
-        return sorted(here, key=lambda files: files.name)
+        return sorted(here, key=lambda files: files.asset.key)
 
     def assets_of_snapshots(self) -> list[StreamAsset]:
         """The streams that have a whole snapshot of their own, as that tells them, by name."""
@@ -254,10 +254,17 @@ def without_membership(entry: Entry) -> Entry:
 def find_stream(
     store: StoreDir, name: str, log: LogReader, *, tolerate_damage: bool = False
 ) -> StreamFiles:
-    """The files of stream `name`. Raises StreamMissing."""
+    """The files of a stream: by its name, with its account before it (`A/ORDERS`) unless that is
+    `$G` or no other account has a stream of that name. Raises StreamMissing."""
     there = store.streams_by(log, tolerate_damage=tolerate_damage)
-    streams = {files.name: files for files in there}
+    streams = {stream_label(files.asset.key): files for files in there}
     found = streams.get(name)
+    if found is None:
+        namesakes = {label: files for label, files in streams.items() if files.name == name}
+        if len(namesakes) > 1:
+            labels = ", ".join(sorted(namesakes))
+            raise StreamMissing(f"{store.path}: {name!r} may be one of {labels}: name the account")
+        found = next(iter(namesakes.values()), None)
     if found is None:
         known = ", ".join(streams) or "none"
         raise StreamMissing(f"{store.path}: no stream {name!r}; streams there are: {known}")
