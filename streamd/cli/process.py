@@ -25,8 +25,8 @@ from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
 from streamd.limits import HTTP_BACKLOG, HTTP_CONNECTIONS_MAX, SHUTDOWN_S, UNSERVED_AT_STOP_S
 from streamd.net.accounts.account import Account
-from streamd.net.accounts.accounts import Accounts
-from streamd.net.accounts.links import AccountLinks
+from streamd.net.accounts.account_links import AccountLinks
+from streamd.net.accounts.account_spaces import Accounts
 from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener

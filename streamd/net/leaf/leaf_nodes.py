@@ -27,7 +27,7 @@ from streamd.errors import ConfigError
 from streamd.limits import LEAF_HANDSHAKES_MAX
 from streamd.net.client.auth import Check, ClientPolicy, Identity
 from streamd.net.client.password_checks import PasswordChecks
-from streamd.net.leaf.credentials import CredentialsError, credentials_of
+from streamd.net.leaf.leaf_credentials import CredentialsError, credentials_of
 from streamd.net.leaf.leaf_link import LeafLink
 from streamd.net.leaf.leaf_logins import LEAFNODE, LEAFNODE_WS, LeafLogins
 from streamd.net.leaf.leaf_session import LeafSession, LocalEnd, State

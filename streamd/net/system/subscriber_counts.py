@@ -19,7 +19,7 @@ from streamd.net.monitoring.account_views import AccountsView, AccountView
 from streamd.net.monitoring.sliced_pages import Slicer, Steps, looked_at
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.sublist import Entry, Sublist
-from streamd.net.system.request_info import request_info
+from streamd.net.system.requester_info import request_info
 from streamd.net.system.server_description import ServerDescription
 from streamd.subjects import is_literal, is_subset, is_valid
 

@@ -13,7 +13,7 @@ from streamd.net.client.profile import ClientProfile
 from streamd.net.monitoring.sliced_pages import Document
 from streamd.net.pubsub.subscriptions import Subscriptions
 from streamd.net.system.answers import Answers
-from streamd.net.system.request_info import request_info
+from streamd.net.system.requester_info import request_info
 
 SUBJECT: Final = b"$SYS.REQ.USER.INFO"
 """Subject in the accounts of those who ask."""

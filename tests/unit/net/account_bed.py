@@ -15,7 +15,7 @@ from streamd.config.account_options import (
     SubjectMapping,
 )
 from streamd.config.options import Options
-from streamd.net.accounts.links import AccountLinks
+from streamd.net.accounts.account_links import AccountLinks
 from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.pubsub.message_router import MessageRouter

@@ -14,7 +14,7 @@ from streamd.config.account_options import (
     default_accounts,
 )
 from streamd.config.options import Options, User
-from streamd.net.accounts.accounts import Accounts
+from streamd.net.accounts.account_spaces import Accounts
 from tests.unit.net.bed import Bed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from streamd.config.account_options import AccountOptions
-from streamd.net.accounts.links import AccountLinks
+from streamd.net.accounts.account_links import AccountLinks
 from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.pubsub.message_router import MessageRouter
 from tests.unit.net.account_bed import account, asks, service, stream, takes
