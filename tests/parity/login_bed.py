@@ -79,7 +79,14 @@ def outcome(server: ServerProcess, offer: Offer) -> list[Any]:
         if told:
             return told
         reply = wire.ask("$SYS.REQ.USER.INFO")[0]
-        return [reply.json()["data"] if reply.op == "MSG" else reply.text]
+        return [_sorted(reply.json()["data"]) if reply.op == "MSG" else reply.text]
+
+
+def _sorted(value: Any) -> Any:
+    """Return a document with its lists of subjects in order: that of the real server is chance."""
+    if isinstance(value, dict):
+        return {key: _sorted(each) for key, each in value.items()}
+    return sorted(value) if isinstance(value, list) else value
 
 
 def texts(frames: list[Frame]) -> list[str]:
