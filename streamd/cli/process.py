@@ -797,16 +797,15 @@ def _of_monitoring(options: Options) -> TlsOptions:
 
 def _serve_domain(domain: str, api: Any, account: Account) -> None:
     """Answer `$JS.<domain>.API.>` as well: what clients use that name the domain."""
-    prefix = b"$JS.%b.API." % domain.encode()
 
     def handle(subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Any) -> None:
-        rest = subject[len(prefix) :]
-        if rest.startswith((b"$KV.", b"$OBJ.")):  # as clients name these that are of another domain
-            account.router.publish(rest, reply, headers, payload)
+        subject = account.router.without_domain(subject)
+        if subject.startswith(b"$JS.API."):
+            api.handle(subject, reply, headers, payload, conn, account.name)
         else:
-            api.handle(b"$JS.API." + rest, reply, headers, payload, conn, account.name)
+            account.router.publish(subject, reply, headers, payload)
 
-    account.router.subscriptions.subscribe_internal(prefix + b">", handle)
+    account.router.subscriptions.subscribe_internal(b"$JS.%b.API.>" % domain.encode(), handle)
 
 
 def _default_name(options: Options) -> str:

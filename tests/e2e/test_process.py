@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.servers import ServerDied, ServerProcess
 from tests.e2e.conftest import Start
-from tests.wire import Wire
+from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
 LISTENING = re.compile(rb"Listening for client connections on ([\d.]+):(\d+)")
@@ -354,6 +354,39 @@ def test_answers_and_acks_name_the_domain(binary: str, tmp_path: Path) -> None:
             wire.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s", "t"]})
             (advisory,) = listener.collect(count=1, within_s=5)
             assert advisory.json()["domain"] == "hub"
+
+
+def test_permissions_count_for_requests_that_name_the_domain(binary: str, tmp_path: Path) -> None:
+    """A request by the domain's name stands for the plain one: so do permissions to publish."""
+    config = f"""
+      jetstream {{ store_dir: "{tmp_path / "js"}", domain: hub }}
+      authorization {{ users: [
+        {{ user: all, password: p }}
+        {{ user: most, password: p, permissions: {{
+            publish: {{ deny: ["$JS.API.STREAM.DELETE.>", "$KV.K.>"] }} }} }}
+        {{ user: some, password: p, permissions: {{
+            publish: ["$JS.API.INFO"], subscribe: ">" }} }}
+      ] }}
+    """
+    named = ServerProcess(binary, directory=tmp_path, is_jetstream=False, extra=config)
+
+    def login(user: str) -> Wire:
+        return Wire(named.port, CONNECT | {"user": user, "pass": "p"})
+
+    with named as server:
+        server.start()
+        with login("all") as everyone, login("most") as most, login("some") as some:
+            everyone.api("STREAM.CREATE.KV_K", {"name": "KV_K", "subjects": ["$KV.K.>"]})
+            assert everyone.ask("$JS.hub.API.$KV.K.a", b"1")[0].json()["seq"] == 1
+            for subject, meant in (
+                ("$JS.hub.API.STREAM.DELETE.KV_K", "$JS.API.STREAM.DELETE.KV_K"),
+                ("$JS.hub.API.$KV.K.a", "$KV.K.a"),
+            ):
+                most.publish(subject, b"2", reply="answers")
+                (refusal,) = most.collect(count=1, within_s=5)
+                assert f'"{meant}"' in refusal.text, refusal
+            assert some.ask("$JS.hub.API.INFO")[0].json()["domain"] == "hub"
+            assert everyone.api("STREAM.INFO.KV_K")["state"]["last_seq"] == 1
 
 
 def test_creator_of_a_push_consumer_is_answered_before_deliveries(server: ServerProcess) -> None:

@@ -359,7 +359,9 @@ class Session:
         _, subjects, replies, headers, payloads = event
         now_ns = self._monotonic_ns()
         turn = self._turn
-        rights, is_mapped = self._deliveries.rights, self._deliveries.is_mapped
+        rights = self._deliveries.rights
+        # Permissions are those for the subject that the published one stands for.
+        is_mapped = self._deliveries.is_mapped or rights is not None
         for at, subject in enumerate(subjects):
             if at and turn.clock() >= turn.until:
                 rest = last_of(event, len(payloads) - at)

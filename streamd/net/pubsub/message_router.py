@@ -75,6 +75,7 @@ class MessageRouter:
         self.output_queue = output_queue if output_queue is not None else OutputQueue()
         self.subscriptions = Subscriptions()
         self.domain_field = domain_field(domain)
+        self._domain_prefix = b"$JS.%b.API." % domain.encode() if domain else b""
         self.stalled_count = 0  # chunks after which their publisher was told to rest
         self._routes = self.subscriptions.table.routes
         self._find = self.subscriptions.table.find
@@ -374,9 +375,19 @@ class MessageRouter:
     # --- from other accounts ----------------------------------------------------------------------
 
     def map(self, subject: bytes) -> bytes | None:
-        """Return what a published subject becomes by this account's mappings; None: it is
-        dropped."""
+        """Return what a published subject becomes by JetStream's domain and this account's
+        mappings; None: it is dropped."""
+        subject = self.without_domain(subject)
         return subject if self.mappings is None else self.mappings.map(subject)
+
+    def without_domain(self, subject: bytes) -> bytes:
+        """Return the subject that `$JS.<domain>.API.>` stands for; any other as it is."""
+        prefix = self._domain_prefix
+        if not prefix or not subject.startswith(prefix):
+            return subject
+        rest = subject[len(prefix) :]
+        # Clients name keys and objects of another domain so.
+        return rest if rest.startswith((b"$KV.", b"$OBJ.")) else b"$JS.API." + rest
 
     def publish_imported(
         self, imported: object, subject: bytes, reply: bytes, headers: bytes, payload: bytes
