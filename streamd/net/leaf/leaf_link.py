@@ -73,7 +73,7 @@ class LeafTimes(Protocol):
 
 
 class LeafLink(asyncio.Protocol):
-    """One end of a leaf link. `over` is set when its socket is closed."""
+    """Connection of a leaf link, at either end. `over` is set when its socket is closed."""
 
     def __init__(
         self,
@@ -280,11 +280,11 @@ class LeafLink(asyncio.Protocol):
             self._owner.report(
                 self, "warning", f"messages larger than max_payload ({bytes_max}) were dropped"
             )
+        self.in_msgs += len(msgs)
+        self.in_bytes += sum(len(msg[3]) + len(msg[4]) for msg in msgs)
         if self._rest:
             self._rest += fitting
             return
-        self.in_msgs += len(msgs)
-        self.in_bytes += sum(len(msg[3]) + len(msg[4]) for msg in msgs)
         if fitting:
             done = space.router.publish_from_leaf(self.output, fitting)
             if done < len(fitting):

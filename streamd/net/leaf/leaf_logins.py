@@ -27,18 +27,22 @@ class LeafLogins:
         """`policy` is that of clients, for one type of connections."""
         self._options = options
         self._policy = policy
+        self._names_logins = bool(options.users or options.username or options.nkey)
+
+    def account_of(self, identity: Identity) -> str:
+        """Return the account that a link with this login is for: for clients' logins, the block's
+        if it names one."""
+        if self._names_logins:
+            return identity.account
+        return self._options.account or identity.account
 
     def judge(self, connect: Mapping[str, Any], nonce: str) -> Identity | Check | None:
         """Return the identity, None for a refusal, or a `Check` that still has to run."""
         options = self._options
-        if not (options.users or options.username or options.nkey):
+        if not self._names_logins:
             approach = Approach(nonce=nonce)
             verdict = self._policy.auth.judge(cast(ConnectOptions, connect), approach)
-            if isinstance(verdict, Refusal):
-                return None
-            if options.account and isinstance(verdict, Identity):
-                verdict.account = options.account
-            return verdict
+            return None if isinstance(verdict, Refusal) else verdict
         name, password = _text(connect, "user"), _text(connect, "pass")
         if options.nkey and _text(connect, "nkey") == options.nkey:
             is_good = _is_signed(options.nkey, nonce, _text(connect, "sig"))

@@ -81,7 +81,7 @@ class LinkTimes:
 
 
 class LeafNodes:
-    """All leaf links of this server: their start and end, and what they share."""
+    """Leaf links of this server: their start and end, and what they share."""
 
     def __init__(
         self,
@@ -326,7 +326,8 @@ class LeafNodes:
             link.close("Authentication Failure", "Authorization Violation")
             return
         link.facts.may_administer = identity.may_administer
-        link.accept(identity.account, identity.user, identity.permissions)
+        account = self._logins[link.facts.is_websocket].account_of(identity)
+        link.accept(account, identity.user, identity.permissions)
 
     def opened(self, link: LeafLink) -> LeafSpace | None:
         """Return the space of the link's account; of two links of one leaf node the older ends."""
