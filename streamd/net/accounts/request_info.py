@@ -8,40 +8,13 @@ replaced.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from streamd.api.remote_client import ClientFacts
 from streamd.machine.rfc3339 import format_ns
 
 HEADER: Final = b"Nats-Request-Info"
 _START: Final = b"NATS/1.0\r\n"
-
-
-class Requester(Protocol):
-    """A client that asks a service, or answers for one."""
-
-    @property
-    def cid(self) -> int: ...
-
-    @property
-    def ip(self) -> str: ...
-
-    @property
-    def start_ns(self) -> int: ...
-
-    @property
-    def rtt_ns(self) -> int: ...
-
-    @property
-    def user(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def lang(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
 
 
 class ServerFacts(NamedTuple):
@@ -51,7 +24,7 @@ class ServerFacts(NamedTuple):
     cluster: str = ""
 
 
-def short_info(requester: Requester | None, account: str, service: str = "") -> dict[str, Any]:
+def short_info(requester: ClientFacts | None, account: str, service: str = "") -> dict[str, Any]:
     """Return what a service always learns: the account, and how far away the client is.
 
     `service`: the account in between, where one imports what another one imported.
@@ -65,7 +38,7 @@ def short_info(requester: Requester | None, account: str, service: str = "") -> 
 
 
 def full_info(
-    requester: Requester, account: str, server: ServerFacts, service: str = ""
+    requester: ClientFacts, account: str, server: ServerFacts, service: str = ""
 ) -> dict[str, Any]:
     """Return everything about a client, in the order in which nats-server writes it."""
     texts = {
@@ -87,7 +60,7 @@ def full_info(
     return {key: value for key, value in texts.items() if value}
 
 
-def _is_websocket(requester: Requester) -> bool:
+def _is_websocket(requester: ClientFacts) -> bool:
     return bool(getattr(getattr(requester, "profile", None), "is_websocket", False))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.net.accounts.request_info import Requester
+from streamd.api.remote_client import ClientFacts
 
 
 class RequestOrigin:
@@ -16,7 +16,7 @@ class RequestOrigin:
 
     def __init__(
         self,
-        requester: Requester | None,
+        requester: ClientFacts | None,
         account: str,
         *,
         is_shared: bool = False,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from streamd.api.remote_client import ClientFacts
 from streamd.config.account_options import SINGLETON, LatencyOptions
 from streamd.net.accounts import service_latency
 from streamd.net.accounts.request_info import (
-    Requester,
     ServerFacts,
     full_info,
     short_info,
@@ -44,7 +44,7 @@ class ServiceImportSpec(NamedTuple):
 
 
 class Facilities(NamedTuple):
-    """What imports need of the server."""
+    """Server as imports see it."""
 
     server: ServerFacts
     wall_ns: Callable[[], int]
@@ -69,7 +69,7 @@ class _Measurement:
         self._facilities = facilities
         self._start_ns = facilities.wall_ns()
 
-    def answered(self, responder: Requester | None) -> None:
+    def answered(self, responder: ClientFacts | None) -> None:
         """Report a response."""
         facts = None
         if responder is not None:
@@ -95,7 +95,7 @@ class _Measurement:
 
 
 class ServiceImport:
-    """One import of one account. Raises SubjectMappingError if its subjects do not fit."""
+    """Service that an account imports. Raises SubjectMappingError if its subjects do not fit."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ServiceImport:
         reply: bytes,
         headers: bytes,
         payload: bytes,
-        client: Requester | None,
+        client: ClientFacts | None,
     ) -> bool:
         spec = self._spec
         if isinstance(client, RequestOrigin) and not client.is_response:

@@ -18,9 +18,9 @@ import string
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from streamd.api.remote_client import ClientFacts
 from streamd.config.account_options import SINGLETON
 from streamd.limits import SERVICE_RESPONSES_MAX
-from streamd.net.accounts.request_info import Requester
 from streamd.net.accounts.request_origin import RequestOrigin
 from streamd.net.pubsub.delivery_sinks import InboxSink
 from streamd.net.pubsub.fanout import SERVICE_REPLIES
@@ -42,7 +42,7 @@ def random_token(length: int) -> bytes:
 class Measurement(Protocol):
     """Measurement of one request."""
 
-    def answered(self, responder: Requester | None) -> None:
+    def answered(self, responder: ClientFacts | None) -> None:
         """Report the response of `responder`, a client here; None: a client elsewhere."""
 
     def failed(self, status: int) -> None:
@@ -179,7 +179,7 @@ class ServiceResponses:
     # --- responses ------------------------------------------------------------------------------
 
     def _on_response(
-        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: Requester | None
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: ClientFacts | None
     ) -> None:
         expected = self._expected.get(subject)
         if expected is None:
@@ -201,7 +201,9 @@ class ServiceResponses:
         self._answered(expected, is_last=False, responder=None)
         InboxSink(expected.requester.router.fanout, expected.reply, b"").deliver(batch)
 
-    def _answered(self, expected: Expected, *, is_last: bool, responder: Requester | None) -> None:
+    def _answered(
+        self, expected: Expected, *, is_last: bool, responder: ClientFacts | None
+    ) -> None:
         if expected.measurement is not None:
             expected.measurement.answered(responder)
             expected.measurement = None

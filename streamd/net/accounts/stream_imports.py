@@ -37,7 +37,7 @@ class StreamImportSpec(NamedTuple):
 
 
 class StreamImport:
-    """One import of one account. Raises SubjectMappingError if its subjects do not fit."""
+    """Subjects that an account imports. Raises SubjectMappingError if they do not fit."""
 
     def __init__(self, spec: StreamImportSpec, importer: MessageRouter) -> None:
         self.exporter = spec.exporter
