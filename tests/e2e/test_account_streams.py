@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from benchmarks.servers import ServerDied, ServerProcess
+from benchmarks.servers import ServerProcess
 from tests.e2e.conftest import MakeCluster, Start
 from tests.wire import CONNECT, Wire
 
@@ -21,17 +19,6 @@ ACCOUNTS = """accounts {
 }
 """
 NAMES = ("A", "B", "C")
-
-
-@contextmanager
-def needs_accounts() -> Iterator[None]:
-    """Skip a test while the server says that it does not serve accounts."""
-    try:
-        yield
-    except ServerDied as died:
-        if "is not served by this version" not in str(died):
-            raise
-        pytest.skip("streamd itself says that it does not serve accounts")
 
 
 def client(server: ServerProcess, user: str) -> Wire:
@@ -81,8 +68,7 @@ def delete_one(server: ServerProcess) -> None:
 def test_accounts_keep_their_streams_over_a_restart(make_server: Start) -> None:
     """One server, stopped and killed: each account finds its own, and loses what it deletes."""
     server = make_server(extra=ACCOUNTS)
-    with needs_accounts():
-        server.start()
+    server.start()
     fill(server, 1)
     check(server)
     server.stop()
@@ -99,8 +85,7 @@ def test_accounts_keep_their_streams_over_a_restart(make_server: Start) -> None:
 
 def test_accounts_of_a_cluster_keep_their_streams(make_cluster: MakeCluster) -> None:
     """Three nodes: asked at each, and again when all were killed at once."""
-    with needs_accounts():
-        cluster = make_cluster(extra=ACCOUNTS)
+    cluster = make_cluster(extra=ACCOUNTS)
     fill(cluster.nodes["n1"], 3)
     for node in cluster.nodes.values():
         check(node)
@@ -125,8 +110,7 @@ def test_directory_written_without_accounts_is_the_main_accounts(make_server: St
             put(wire, "s.x", f"G{at}")
     server.stop()
     server.configure(extra=ACCOUNTS)
-    with needs_accounts():
-        server.start()
+    server.start()
     with client(server, "A") as wire:
         assert wire.api("STREAM.NAMES")["streams"] is None
         assert wire.api("STREAM.CREATE.S", config)["did_create"]

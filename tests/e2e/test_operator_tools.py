@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from benchmarks.cluster import ClusterProcess
-from benchmarks.servers import ServerDied, ServerProcess
+from benchmarks.servers import ServerProcess
 from tests.e2e.conftest import Run
 from tests.parity.runner import ours_binary
 
@@ -44,12 +44,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     found = ClusterProcess(ours_binary(), directory=directory, extra=ACCOUNTS)
     try:
         found.start()
-    except ServerDied as err:
-        if '"accounts" is not served' in str(err):
-            pytest.skip("accounts are not switched on in this version")
-        raise
-    yield found
-    found.close()
+        yield found
+    finally:
+        found.close()
 
 
 async def do_request(nc: Client, subject: str, body: Any = None, expected: int = 0) -> list[Any]:

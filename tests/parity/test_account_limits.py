@@ -322,7 +322,7 @@ SCENARIOS: dict[str, tuple[str, list[Step]]] = {
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
-    """Both servers with the accounts; skips while streamd does not serve them."""
+    """Both servers with the accounts."""
     binaries = (ours_binary(), peer_binary())
     if not all(binaries):
         pytest.skip("no nats-server to compare with (STREAMD_PEER)")
@@ -331,10 +331,8 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
         for binary in binaries:
             directory: Path = tmp_path_factory.mktemp("limits")
             servers.append(ServerProcess(binary, directory=directory, extra=CONFIG))
-            servers[-1].launch(*(("--ignore-unserved",) if len(servers) == 1 else ()))
+            servers[-1].launch()
             servers[-1].wait_for_log("Server is ready")
-        if "is not served by this version" in servers[0].log_file.read_text():
-            pytest.skip("streamd itself says that it does not serve this configuration")
         yield [server.port for server in servers]
     finally:
         for server in servers:

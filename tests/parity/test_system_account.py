@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import cramjam
 import pytest
 
-from benchmarks.servers import ServerDied, ServerProcess
+from benchmarks.servers import ServerProcess
 from tests.parity.runner import ours_binary, peer_binary
 from tests.parity.test_pages import ABSENT, OURS_ALONE, is_below, paths
 from tests.wire import CONNECT, Frame, Wire
@@ -68,12 +68,7 @@ class Bed(NamedTuple):
 def start(server: ServerProcess) -> None:
     """Start a server that separates accounts."""
     server.launch()
-    try:
-        server.wait()
-    except ServerDied as err:
-        if '"accounts" is not served' in str(err):
-            pytest.skip("accounts are not switched on in this version")
-        raise
+    server.wait()
 
 
 def login(server: ServerProcess, user: str, **said: Any) -> Wire:
