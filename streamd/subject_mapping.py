@@ -55,7 +55,7 @@ class SubjectMappingError(ValueError):
 
 
 class Destination(Protocol):
-    """One of the subjects that a mapped subject becomes; see `config.account_options`."""
+    """Destination of a mapped subject; see `config.account_options`."""
 
     @property
     def subject(self) -> str: ...

@@ -61,7 +61,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class MappingDestination:
-    """One of the subjects that a mapped subject becomes."""
+    """Destination of a mapped subject: what it becomes, and in how many of a hundred cases."""
 
     subject: str  # with mapping functions, such as `{{partition(3,1)}}`
     weight: int = 100  # per cent
@@ -121,7 +121,7 @@ class AccountJetStream:
 
 @dataclass(frozen=True, slots=True)
 class AccountOptions:
-    """One account. Its users are in `Options.users`, or carry tokens of their own."""
+    """Account as configured. Its users are in `Options.users`, or carry tokens of their own."""
 
     name: str  # with operators the account's public key
     nkey: str = ""

@@ -114,7 +114,7 @@ class Credentials:
 
 
 class LeafSession:
-    """One leaf link, apart from its socket and its subject space."""
+    """State of a leaf link, apart from its socket and its subject space."""
 
     def __init__(
         self,

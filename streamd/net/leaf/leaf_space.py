@@ -30,7 +30,7 @@ StreamsOf = Callable[[str], StreamInterest]
 
 
 class LeafSpace:
-    """One account with its links. Made with the account's first link, and then kept."""
+    """Account with its leaf links. Made with the account's first link, and then kept."""
 
     def __init__(self, name: str, router: MessageRouter, streams_of: StreamsOf) -> None:
         self.name = name

@@ -22,7 +22,7 @@ class Dialing(Protocol):
 
 
 class Remote:
-    """One configured hub, and the task that keeps a link to it."""
+    """Configured hub, and the task that keeps a link to it."""
 
     def __init__(
         self, remote: LeafRemote, dialing: Dialing, log: Log, *, reconnect_s: float
@@ -88,7 +88,7 @@ class Remote:
 
 
 class Remotes:
-    """All remotes, each kept by a task of its own."""
+    """Remotes of this server, each kept by a task of its own."""
 
     def __init__(self, remotes: list[Remote]) -> None:
         self.remotes = remotes

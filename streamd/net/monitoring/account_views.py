@@ -56,7 +56,7 @@ class CountedClients(Protocol):
 
 
 class AccountView(Protocol):
-    """One account."""
+    """Account as `/accountz` tells it."""
 
     @property
     def name(self) -> str: ...
