@@ -18,7 +18,7 @@ from tests.unit.tokens.test_credentials import FILE, TOKEN, USER
 HASHED = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 
 
-@pytest.mark.parametrize("stored", ["secret", HASHED])
+@pytest.mark.parametrize("stored", ["secret", HASHED], ids=["plain", "bcrypt"])
 @pytest.mark.parametrize(("placed", "account"), [("", "A"), ("B", "B")])
 def test_account_of_the_block_holds_for_logins_of_clients(
     stored: str, placed: str, account: str
