@@ -19,7 +19,14 @@ from streamd.tokens.jwt import encode
 from streamd.tokens.nkeys import KeyKind, KeyPair
 from tests.parity.runner import peer_binary
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_peer")]
+
+
+@pytest.fixture(scope="module")
+def _peer() -> None:
+    if not peer_binary():
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+
 
 USER = "UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L"
 USER_2 = "UCATS5YOVB6ROX2WUNKGNQ2MP3GMXDMKSG2O4N5CLX3A6W4PZGZZJPJO"
