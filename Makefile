@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 ARGS ?=
 
-.PHONY: setup spark spark-package run run-single test test-fast prove lint bench bench-spark pipeline \
+.PHONY: setup spark spark-package run run-single test test-fast parity prove lint bench bench-spark pipeline \
 	crash cluster-crash clean
 
 setup: $(STAMP)
@@ -60,6 +60,11 @@ test: $(SPARK)
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto -m "not slow and not proof" \
 		tests/unit tests/props tests/golden tests/scripts tests/sim $(ARGS)
+
+# The same requests to a real nats-server and to streamd, on real time: a quarter of an hour.
+# STREAMD_PEER names the nats-server; without one they are skipped.
+parity: $(STAMP)
+	$(BIN)/python -m pytest -n auto -m comparison tests/parity $(ARGS)
 
 # The long proofs, resumable: what is done is in .prove/. ARGS="--times 10" for more seeds,
 # ARGS=--again to begin anew, ARGS=-h for the rest. `crash` and `cluster-crash` are parts of it.

@@ -8,6 +8,8 @@ Parts:
   cluster-crash  three real processes, killed, paused and restarted; all acceptance scenarios
   processes      the other long tests of real processes: lost logs, removed servers, images, Spark
                  (those that Spark or Docker is missing for say so and count as done)
+  parsers        millions of malformed tokens and frames, a million deliveries between accounts
+  parity         side by side with a real nats-server (`make parity`); without one they are skipped
 
 Without a part all of them run. A part consists of steps; the result of each step is written to
 `.prove/state.json` as soon as the step ends. The next call goes on with the steps that are not done
@@ -43,7 +45,7 @@ from tests.sim.seeds import FINDERS, PROOF, SHORT_MEMORY, VARIED_FINDERS, run_al
 
 ROOT = Path(__file__).parent.parent
 STATE_DIR = ROOT / ".prove"
-PARTS = ("seeds", "variants", "crash", "cluster-crash", "processes")
+PARTS = ("seeds", "variants", "crash", "cluster-crash", "processes", "parsers", "parity")
 CRASH_TESTS = "tests/e2e/test_process.py"
 CLUSTER_CRASH_TESTS = "tests/e2e/test_cluster.py"
 SEEDS_PER_STEP = 5
@@ -84,6 +86,11 @@ def steps(parts: Iterable[str], times: int) -> Iterator[Step]:
             yield from _process_steps(part, CRASH_TESTS)
         elif part == "cluster-crash":
             yield from _process_steps(part, CLUSTER_CRASH_TESTS, "tests/scenarios")
+        elif part == "parsers":
+            yield from _process_steps(part, "tests/unit", "tests/props")
+        elif part == "parity":
+            for file in sorted(Path(ROOT, "tests", "parity").glob("test_*.py")):
+                yield Step(part, file.name, partial(_compare, file))
         else:
             others = (f"--ignore={CRASH_TESTS}", f"--ignore={CLUSTER_CRASH_TESTS}")
             yield from _process_steps(part, *others, "tests/e2e", "tests/spark")
@@ -183,6 +190,13 @@ def _pytest(test: str) -> tuple[dict[str, int], str]:
             continue
         counts["acked"] = counts.get("acked", 0) + int(line.split(" acked, ")[0].split()[-1])
     return counts, "\n".join(shown)
+
+
+def _compare(file: Path) -> tuple[dict[str, int], str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "comparison", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-20_000:]
+    return {"files of comparisons": 1}, done.stdout.splitlines()[-1]
 
 
 # --- running them ---------------------------------------------------------------------------------

@@ -17,6 +17,14 @@ def _serve(binary: str, directory: Path) -> Iterator[ServerProcess]:
         yield server
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder that compare, so that `make parity` runs them."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.comparison)
+
+
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     binary = peer_binary()
