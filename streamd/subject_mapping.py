@@ -131,6 +131,24 @@ def check(source: bytes, destination: bytes) -> None:
     SubjectTransform(source, destination)
 
 
+def first_transform(
+    rules: Iterable[tuple[bytes, bytes]], random_below: RandomBelow | None = None
+) -> Callable[[bytes], bytes | None]:
+    """Return the function that maps a subject by the first of `rules`, (source, destination), that
+    it matches; None: it matches none. So mirrors and sources read their `subject_transforms`: what
+    matches none is not copied, and an empty destination keeps the subject."""
+    applies = [SubjectTransform(*rule, random_below).apply for rule in rules]
+
+    def apply(subject: bytes) -> bytes | None:
+        for each in applies:
+            found = each(subject)
+            if found is not None:
+                return found
+        return None
+
+    return apply
+
+
 def reversed_import(source: bytes, destination: bytes) -> SubjectTransform:
     """Return the transform from an import's destination back to its source.
 

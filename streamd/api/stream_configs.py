@@ -83,13 +83,12 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
 )
 
 _Unserved = Literal[
-    "mirror", "sources", "subject_transform", "allow_msg_counter", "allow_msg_schedules",
+    "mirror", "sources", "allow_msg_counter", "allow_msg_schedules",
     "allow_batched",
 ]  # fmt: skip
 _UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
     ("mirror", "mirrors are not supported by this server"),
     ("sources", "sources are not supported by this server"),
-    ("subject_transform", "subject transforms are not supported by this server"),
     ("allow_msg_counter", "message counters are not supported by this server"),
     ("allow_msg_schedules", "message schedules are not supported by this server"),
     ("allow_batched", "fast batch publishing is not supported by this server"),
@@ -440,6 +439,12 @@ def _check_republish(config: Config, is_pedantic: bool) -> None:
         raise errors.PEDANTIC(err="republish source can not be empty")
     source = republish.get("src") or ">"
     destination = republish.get("dest", "")
+    transform = config["subject_transform"]
+    if source == destination == ">" and transform is not None:
+        if config["subjects"] == [transform.get("src")]:
+            if is_pedantic:
+                raise errors.PEDANTIC(err="implicit republish based on subject transform")
+            source = destination = transform.get("dest", "")  # no cycle: elsewhere than all else
     full: Republish = {"src": source, "dest": destination}
     if republish.get("headers_only"):
         full["headers_only"] = True
@@ -448,19 +453,21 @@ def _check_republish(config: Config, is_pedantic: bool) -> None:
         for subject in config["subjects"]:
             if subjects.collides(destination.encode(), subject.encode()):
                 raise _invalid("stream configuration for republish destination forms a cycle")
-    if not _is_valid_transform(source, destination):
+    if transform_refusal(source, destination):
         raise _invalid(
             f"stream configuration for republish with transform from '{source}' to "
             f"'{destination}' not valid"
         )
 
 
-def _is_valid_transform(source: str, destination: str) -> bool:
+def transform_refusal(source: str, destination: str) -> str:
+    """Return why subjects of `source` can't be transformed to `destination`, in nats-server's
+    words; "": they can. An empty source stands for all subjects."""
     try:
-        subject_mapping.check(source.encode(), destination.encode())
-    except subject_mapping.SubjectMappingError:
-        return False
-    return True
+        subject_mapping.check(source.encode() or b">", destination.encode())
+    except subject_mapping.SubjectMappingError as err:
+        return str(err)
+    return ""
 
 
 def _check_transform(config: Config) -> None:
@@ -470,5 +477,6 @@ def _check_transform(config: Config) -> None:
     source, destination = transform.get("src", ""), transform.get("dest", "")
     if source and not subjects.is_valid(source.encode()):
         raise errors.STREAM_TRANSFORM_INVALID_SOURCE(err=f"invalid subject {source}")
-    if not _is_valid_transform(source or ">", destination):
-        raise errors.STREAM_TRANSFORM_INVALID_DESTINATION(err="invalid subject")
+    refusal = transform_refusal(source, destination)
+    if refusal:
+        raise errors.STREAM_TRANSFORM_INVALID_DESTINATION(err=refusal)

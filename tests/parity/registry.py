@@ -39,6 +39,7 @@ def load() -> dict[str, Scenario]:
         publish,
         pulls,
         streams,
+        transforms,
     )
 
     return SCENARIOS

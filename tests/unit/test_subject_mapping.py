@@ -19,6 +19,7 @@ from streamd.subject_mapping import (
     as_pattern,
     check,
     check_mapping,
+    first_transform,
     fnv1a_32,
     mark_wildcards,
     reversed_import,
@@ -324,3 +325,9 @@ def test_a_mapping_is_refused(mapping: SubjectMapping, text: str) -> None:
 
 def test_weights_of_different_clusters_are_added_up_apart() -> None:
     check_mapping(rule("a", ("b", 100), ("c", 100, "x"), ("d", 100, "y")))
+
+
+def test_first_matching_rule_decides_and_what_matches_none_is_left_out() -> None:
+    apply = first_transform([(b"a.x", b""), (b"a.*", b"b.$1"), (b"c", b"d")])
+    assert [apply(one) for one in (b"a.x", b"a.y", b"c", b"e")] == [b"a.x", b"b.y", b"d", None]
+    assert first_transform([])(b"a") is None

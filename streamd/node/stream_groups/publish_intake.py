@@ -19,6 +19,7 @@ from streamd.node.groups.turn import TurnTime
 from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import Advisories
+from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
@@ -99,6 +100,7 @@ class PublishIntake:
         self._held_bytes = 0
         self._uncommitted_bytes = 0
         self._next_ts = 0
+        self._transform = IngestTransform()
         self._is_closed = False
 
     def on_leader_ready(self) -> None:
@@ -203,6 +205,7 @@ class PublishIntake:
                 self.propose()
                 batch_id, staged = result
                 ts = self._stamp(len(staged))
+                staged = self._transform.apply(self._machine.config, staged, ts)
                 done = partial(self._batch_done, sink, reply, batch_id)
                 rules = commands.PUBLISH_RULES
                 command: Command = [commands.STORE_BATCH, ts, batch_id, staged, rules]
@@ -271,7 +274,9 @@ class PublishIntake:
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
         waiters, self._waiters = self._waiters, []
-        command: Command = [commands.STORE, self._stamp(len(msgs)), msgs, commands.PUBLISH_RULES]
+        ts = self._stamp(len(msgs))
+        msgs = self._transform.apply(self._machine.config, msgs, ts)
+        command: Command = [commands.STORE, ts, msgs, commands.PUBLISH_RULES]
         self._track(command, encode_store(command), waiters, len(msgs))
 
     def _track(self, command: Command, data: bytes, tag: PublishTag, msg_count: int) -> None:

@@ -264,11 +264,6 @@ UNSERVED: list[tuple[dict[str, Any], int, str]] = [
     ),
     ({"sources": [{"name": "X"}] * 2}, 10140, "duplicate source configuration detected"),
     (
-        {"subject_transform": {"src": "a", "dest": "b"}},
-        10052,
-        "subject transforms are not supported by this server",
-    ),
-    (
         {"subject_transform": {"src": "a..b", "dest": "c"}},
         10155,
         "stream transform source: invalid subject a..b",
