@@ -175,6 +175,7 @@ DOUBT_TOLD_S: Final = (
 REPLACEMENTS_MAX: Final = 64  # streams that get new peers at a time, after a server was removed
 DEPARTURES_MAX: Final = 64  # groups asked at a time whether they have let this node go
 DEPARTURE_MS: Final = 2000  # after that, or half a second after another answer, it is asked again
+ACCOUNT_STORAGE_TOLD_S: Final = 0.25  # how late other nodes know what a limited account stores
 FACTS_EVERY_S: Final = 10.0  # how often nodes tell each other how much they hold
 BOOTSTRAP_RETRY_S: Final = 0.25
 BOOTSTRAP_QUIET_LOOKS: Final = 12  # retries without a new server, where no route says how many

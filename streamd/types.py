@@ -53,6 +53,13 @@ BlockOp: TypeAlias = tuple[int, int, int, bytes | Pieces] | tuple[int, int]
 """Block operation: kind and block number, but for a DROP then offset and bytes (machine.base)."""
 
 
+class StorageLimit(NamedTuple):
+    """Bound of what streams of an account may store."""
+
+    byte_count: int  # of all replicas; in a tier each stream counts once
+    is_of_tier: bool  # holds for the streams with one number of replicas
+
+
 class AssetLimits(NamedTuple):
     """Bounds that a server sets for streams and consumers (`jetstream { limits {} }`); 0: no
     limit."""

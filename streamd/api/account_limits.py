@@ -4,7 +4,7 @@ An account has one set of limits for all its streams, or tiers: a set for those 
 replicas each (`R1`, `R3`). Limits are read anew at every request, so that a reload counts at once;
 what exists already stays when they get lower. Order and words of the refusals are nats-server's: as
 there, a limit of no streams, consumers or bytes of a stream is none, and `max_consumers` counts the
-consumers of each stream alone. What is stored is not limited.
+consumers of each stream alone. Publishes are limited elsewhere: node/resources/account_storage.py.
 
 Only the log's order decides which of two new streams comes first: `bounds` go with the command, and
 the meta group checks them again.

@@ -518,6 +518,7 @@ class ServerProcess:
             log=log,
             on_fatal=self._on_fatal,
         )
+        node.hooks.storage_limit = accounts.storage_limit
         if self._cluster is not None and node.is_clustered:
             self._cluster.serve_node(node)
             links = self._cluster

@@ -23,7 +23,7 @@ from streamd.config.account_options import (
 )
 from streamd.config.exchange_reader import ReadImport, as_percentage, read_exports, read_imports
 from streamd.config.grammar import Value
-from streamd.config.key_blocks import KeyBlocks, Setter, put_in
+from streamd.config.key_blocks import KeyBlocks, put_in
 from streamd.config.options import Options
 from streamd.config.unserved import refuse_unserved
 from streamd.config.users_reader import UsersReader
@@ -235,8 +235,8 @@ class AccountsReader:
         self._blocks.read(
             value,
             {
-                "max_memory|max_mem|mem|memory": self._stored("max_memory", limits),
-                "max_store|max_file|max_disk|store|disk": self._stored("max_storage", limits),
+                "max_memory|max_mem|mem|memory": put("max_memory", _size),
+                "max_store|max_file|max_disk|store|disk": put("max_storage", _size),
                 "max_streams|streams": put("max_streams", _size),
                 "max_consumers|consumers": put("max_consumers", _size),
                 "max_bytes_required|max_stream_bytes|max_bytes": put(
@@ -254,22 +254,6 @@ class AccountsReader:
             "jetstream.",
         )
         return AccountJetStream(JetStreamTier(**limits), **traffic)
-
-    def _stored(self, name: str, limits: dict[str, Any]) -> Setter:
-        """Return the setter of a bound on what an account stores. It holds for what streams set
-        aside, and not for what is published into streams without `max_bytes`."""
-        set_ = put_in(limits, name, _size)
-
-        def set_and_warn(value: Value) -> None:
-            set_(value)
-            if limits[name] >= 0:
-                self._blocks.warn(
-                    value,
-                    f'"{value.key}" bounds what the streams of the account set aside by max_bytes;'
-                    " what others store is not counted by this version",
-                )
-
-        return set_and_warn
 
     # --- traces -------------------------------------------------------------------------------
 

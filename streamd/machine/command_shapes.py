@@ -250,9 +250,9 @@ def _shape(*checks: Check, optional: int = 0) -> tuple[int, tuple[Check, ...]]:
 
 
 _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
-    commands.STORE: _shape(_are_msgs, _is_uint, optional=1),
+    commands.STORE: _shape(_are_msgs, _is_uint, _is_uint, optional=2),
     commands.STORE_BATCH: _shape(
-        lambda value: type(value) in (str, bytes), _are_msgs, _is_uint, optional=1
+        lambda value: type(value) in (str, bytes), _are_msgs, _is_uint, _is_uint, optional=2
     ),
     commands.DELIVERED: _shape(_is_uint, _is_delivered, _is_uint, _is_uint, optional=1),
     commands.ACKED: _shape(_is_uint, _is_uints),

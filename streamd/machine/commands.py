@@ -29,13 +29,14 @@ rules named): blanks on both sides of a header's value mean nothing, and the hea
 that fired, or is to end, are like any other. 1: see `msgheaders` and `publish`."""
 
 STORE = 1
-"""[STORE, ts, msgs, rules]: publishes of one turn; msgs is a list of (subject, headers, payload).
-`rules` (absent: 0) is the PUBLISH_RULES of the leader that proposed it. Outcome: a list with one
+"""[STORE, ts, msgs, rules, room]: publishes of one turn; msgs is a list of (subject, headers,
+payload). `rules` (absent: 0) is the PUBLISH_RULES of the leader that proposed it. `room`: so many
+bytes the account lets the stream store (absent: enough for all of them). Outcome: a list with one
 item per message, in order, or a `range` when all were simply stored: int n > 0 stored as seq n;
 (DUPLICATE, n) seen before as seq n; JsError refused."""
 STORE_BATCH = 2
-"""[STORE_BATCH, ts, batch_id, msgs, rules]: an atomic batch, committed: all of it or nothing.
-`rules` as in STORE. Outcome: (last_seq, count) or JsError."""
+"""[STORE_BATCH, ts, batch_id, msgs, rules, room]: an atomic batch, committed: all of it or nothing.
+`rules` and `room` as in STORE. Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
 """[DELIVERED, ts, consumer_uid, items, resets, refilters]: the leader sent these to a client. items
 is a list of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live,
@@ -160,11 +161,12 @@ def encode(command: Command) -> bytes:
 
 def encode_store(command: Command) -> bytes:
     """`encode` of a STORE. Copies large payloads once, where msgpack does it twice."""
-    _, ts, msgs, rules = command
+    ts, msgs, *rest = command[1:]
     if len(msgs[0][2]) < _LARGE_PAYLOAD_BYTES:
         return encode(command)
     # The head of a list, whatever it holds: as many empty items are a byte each.
-    pieces = [_pack((STORE, ts, (), 0))[:-2], _pack([None] * len(msgs))[: -len(msgs)]]
+    head = bytes((0x90 | len(command),)) + _pack((STORE, ts, ()))[1:-1]
+    pieces = [head, _pack([None] * len(msgs))[: -len(msgs)]]
     for subject, headers, payload in msgs:
         size = len(payload)
         head = _pack((subject, headers, b""))
@@ -174,7 +176,7 @@ def encode_store(command: Command) -> bytes:
             pieces += (head[:-2], _pack_bin16(0xC5, size), payload)
         else:
             pieces += (head[:-2], _pack_bin32(0xC6, size), payload)
-    pieces.append(_pack(rules))
+    pieces += map(_pack, rest)
     return b"".join(pieces)
 
 

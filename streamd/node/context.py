@@ -17,7 +17,7 @@ from streamd.node.ports import OnMetaEvent, OnStreamEvent
 from streamd.node.stream_groups.stream_handle import LocalStream
 from streamd.node.timers import Timers
 from streamd.store.wal.write_ahead_log import Wal
-from streamd.types import NodeId
+from streamd.types import NodeId, StorageLimit
 
 
 class LogSink(Protocol):
@@ -63,6 +63,16 @@ class NodeLife:
         self.give_up: Callable[[BaseException], None] = ignore
 
 
+StorageLimitOf = Callable[[str, bool, int], StorageLimit | None]
+"""(account, in files, replicas): what such streams of the account may store; None: any number of
+bytes."""
+
+
+def no_storage_limit(_account: str, _is_file: bool, _replicas: int) -> StorageLimit | None:
+    """Return no limit: nobody says what accounts may store."""
+    return None
+
+
 class NodeHooks:
     """Callbacks that the rooms above give to the node; each may come before its start."""
 
@@ -70,6 +80,7 @@ class NodeHooks:
         self.on_stream_event: OnStreamEvent | None = None
         self.on_meta_event: OnMetaEvent | None = None
         self.on_store_gone: Callable[[], None] = lambda: None
+        self.storage_limit: StorageLimitOf = no_storage_limit
         self.has_requests: Callable[[], bool] = lambda: False
         self.leader_watchers: list[Callable[[], None]] = []
 

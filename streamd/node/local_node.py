@@ -195,6 +195,7 @@ class LocalNode:
             BootstrapRetry(context, bootstrap, links.unreached).check()
         parts.replicas.trash.empty_all()
         context.timers.again("facts", limits.FACTS_EVERY_S, cluster.facts.send_all)
+        cluster.storage.start()
         context.timers.again("members", limits.PLACEMENT_EVERY_S, self._check_members)
         parts.recovery.forced_election.start()
         context.env.loop.call_soon(done, None)

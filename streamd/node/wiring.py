@@ -62,6 +62,7 @@ from streamd.node.replicas.replica_set import ReplicaSet
 from streamd.node.replicas.replica_table import ReplicaTable
 from streamd.node.replicas.replica_trash import ReplicaTrash
 from streamd.node.replicas.stream_places import StreamPlaces
+from streamd.node.resources.account_storage import AccountStorage
 from streamd.node.resources.disk_quota import Quotas
 from streamd.node.resources.log_retention import LogRetention
 from streamd.node.resources.stall_detector import StallDetector
@@ -103,6 +104,7 @@ class ClusterParts(NamedTuple):
     replacement: ReplicaReplacement
     propagation: ConfigPropagation
     forwarding: PublishForwarding
+    storage: AccountStorage
 
 
 class RecoveryParts(NamedTuple):
@@ -317,8 +319,17 @@ def _cluster(
     )
     forwarding = PublishForwarding(context, groups, leaders, base.catalogs, peers)
     peering.on_link_down = forwarding.relay.on_down
+    storage = AccountStorage(context, groups, peers)
     return ClusterParts(
-        facts, news, peering, removal, reconfiguration, replacement, propagation, forwarding
+        facts,
+        news,
+        peering,
+        removal,
+        reconfiguration,
+        replacement,
+        propagation,
+        forwarding,
+        storage,
     )
 
 
@@ -346,6 +357,7 @@ def _replicas(
         store.quotas,
         cluster.forwarding,
         integrity.corruption,
+        cluster.storage,
     )
     findings = RecoveryFindings(
         context,
@@ -360,7 +372,7 @@ def _replicas(
         context, groups, recovery, maker, findings, cluster.peering, amnesia, trash
     )
     orphans = Orphans(context, groups, table, trash)
-    observers = (integrity.consistency, integrity.corruption)
+    observers = (integrity.consistency, integrity.corruption, cluster.storage)
     closer = ReplicaCloser(context, groups, table, catchups, amnesia, trash, orphans, observers)
     places = StreamPlaces(
         context, groups, base.catalogs, leaders, peers, cluster.forwarding, integrity.failed
@@ -441,6 +453,7 @@ def _serve_peers(base: Base, parts: NodeParts) -> None:
         "leaders": cluster.news.on_note,
         "digests": integrity.consistency.on_digests,
         "facts": cluster.facts.on_note,
+        "stored": cluster.storage.on_note,
         "hello": cluster.peering.on_hello_renewed,
         "meta": parts.meta.proposals.on_note,
         "publish": forwarded.on_publish,

@@ -313,6 +313,7 @@ _NOTES: Final[dict[str, Check]] = {
     "leaders": _list_of(_row(_is_uint, _is_uint, _is_bool)),
     "digests": _list_of(_row(_is_uint, _is_uint, _is_uint)),
     "facts": _row(_is_facts),
+    "stored": _list_of(_row(_is_uint, _is_uint)),
     "hello": _row(_is_hello),
     "meta": _row(_list_of(_is_any)),  # the command is judged by who would propose it
     "publish": _is_publish,

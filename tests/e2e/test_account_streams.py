@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -122,3 +125,84 @@ def test_directory_written_without_accounts_is_the_main_accounts(make_server: St
     with Wire(server.port) as wire:
         assert contents(wire) == ["G0", "G1", "G2"]
         assert wire.api("STREAM.NAMES")["streams"] == ["S"]
+
+
+LIMITED = """accounts {
+  A { jetstream: {max_store: 60000, max_mem: 0}, users: [{user: A, password: A}] }
+  B { jetstream: enabled, users: [{user: B, password: B}] }
+}
+"""
+
+
+def publish_until_full(wire: Wire, subject: str) -> int:
+    """Publish 1000 bytes at a time until the account's limit is met; return how many were acked."""
+    for count in range(200):
+        (frame,) = wire.ask(subject, bytes(1000))
+        answer = frame.json()
+        if "error" in answer:
+            assert answer["error"]["err_code"] == 10002, answer
+            return count
+    raise AssertionError("nothing was refused")
+
+
+def used(wire: Wire) -> int:
+    return int(wire.api("INFO")["storage"])
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def until_refused(wire: Wire, subject: str) -> None:
+    """Publish until a node has heard of what other nodes' leaders store: a leader that does not
+    know it yet takes what does not fit."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        (frame,) = wire.ask(subject, bytes(1000))
+        if "error" in frame.json():
+            return
+        assert frame.json()["stream"]
+    raise AssertionError("nothing was refused")
+
+
+def test_a_clusters_account_stores_no_more_than_its_limit(make_cluster: MakeCluster) -> None:
+    """All replicas count; room is what streams on any node leave; it is the same after all nodes
+    were killed at once, and a limit that is gone by a reload limits no more."""
+    cluster = make_cluster(extra=LIMITED)
+    nodes = list(cluster.nodes.values())
+    with client(nodes[0], "A") as wire, client(nodes[1], "B") as other:
+        for name, replicas in (("R", 3), ("S", 1), ("T", 1)):
+            config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": replicas}
+            assert wire.api(f"STREAM.CREATE.{name}", config)["did_create"]
+        size = 1000 + len("R.a") + 30
+        most = publish_until_full(wire, "R.a")
+        assert most == 60000 // (3 * size)
+        until(lambda: used(wire) == 3 * most * size)  # then all replicas have applied all
+        # What is left is too little for three replicas, yet not for one.
+        single = publish_until_full(wire, "S.a")
+        assert single == (60000 - 3 * most * size) // size
+        until_refused(wire, "T.a")
+        assert used(wire) <= 60000 + 200 * size
+        (frame,) = wire.ask("R.a", bytes(1000))
+        assert frame.json()["error"]["err_code"] == 10002
+        config = {"name": "B", "subjects": ["b"], "num_replicas": 3}
+        assert other.api("STREAM.CREATE.B", config)["did_create"]
+        for _ in range(70):
+            put(other, "b", "x" * 1000)
+    cluster.kill_at_once()
+    cluster.start()
+    with client(nodes[2], "A") as wire:
+        until_refused(wire, "R.a")
+        assert wire.api("STREAM.PURGE.R")["success"]
+        put(wire, "R.a", "x" * 1000)
+        for node in nodes:
+            text = node.config_file.read_text()
+            node.config_file.write_text(text.replace("max_store: 60000", "max_store: -1"))
+            node.send(signal.SIGHUP)
+            node.wait_for_log("Reloaded server configuration")
+        with client(nodes[0], "A") as again:
+            for _ in range(100):
+                put(again, "R.a", "x" * 1000)

@@ -80,6 +80,19 @@ class Account:
             frames = self.wire.ask(subject, b"x" * size)
             self.seen.append([frame.json() for frame in frames])
 
+    def send(self, subject: str, size: int, **headers: str) -> None:
+        """Publish once, with headers."""
+        frames = self.wire.ask(subject, b"x" * size, headers=headers)
+        self.seen.append([frame.json() for frame in frames if frame.payload])
+
+    def erase(self, stream: str, seq: int) -> None:
+        self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq})
+
+    def state(self, method: str) -> None:
+        """Keep the answer of `STREAM.INFO.S` and the like: bytes and counts of what is stored."""
+        state = self.wire.api(method).get("state", {})
+        self.seen.append({key: state.get(key) for key in ("messages", "bytes", "last_seq")})
+
     def clear(self) -> None:
         for name in self.wire.api("STREAM.NAMES").get("streams") or ():
             self.wire.api(f"STREAM.DELETE.{name}")
@@ -297,6 +310,128 @@ SCENARIOS: dict[str, tuple[str, list[Step]]] = {
             ("consumer", "S", "c1", {"max_ack_pending": 55}),
             ("consumer", "S", "c1", {"max_ack_pending": 45}),
             ("update", "S", {"consumer_limits": {"max_ack_pending": 70}}),
+        ],
+    ),
+    "stored bytes of a file": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("publish", "S.a", 4000),
+            ("info",),
+            ("publish", "S.a", 4158),  # with 33 bytes each just too many
+            ("publish", "S.a", 4126),
+            ("publish", "S.a", 0),
+            ("info",),
+            ("state", "STREAM.INFO.S"),
+            ("create", "T", {}),
+            ("publish", "T.a", 0),
+            ("create", "M", MEMORY),
+            ("publish", "M.a", 0),
+            ("erase", "S", 1),
+            ("publish", "T.a", 3000),
+            ("info",),
+            ("publish", "T.a", 3000),
+            ("api", "STREAM.PURGE.S"),
+            ("publish", "T.a", 5000),
+            ("publish", "T.a", 5000),
+            ("api", "STREAM.DELETE.T"),
+            ("publish", "S.a", 5000),
+            ("info",),
+        ],
+    ),
+    "stored bytes of memory": (
+        "B",
+        [
+            ("create", "M", MEMORY),
+            ("publish", "M.a", 4078),
+            ("publish", "M.a", 4077),
+            ("publish", "M.a", 0),
+            ("info",),
+            ("create", "S", {}),
+            ("publish", "S.a", 0),
+            ("api", "STREAM.PURGE.M"),
+            ("publish", "M.a", 100),
+            ("info",),
+        ],
+    ),
+    "order of checks in a full account": (
+        "B",
+        [
+            ("create", "S", {"duplicate_window": 10**11, "max_msg_size": 7000}),
+            ("send", "S.a", 100, {"Nats-Msg-Id": "one"}),
+            ("publish", "S.a", 6900),
+            ("publish", "S.a", 6900),
+            ("publish", "S.a", 7100),
+            ("send", "S.a", 6900, {"Nats-Msg-Id": "one"}),
+            ("send", "S.a", 6900, {"Nats-Msg-Id": "two"}),
+            ("send", "S.a", 10, {"Nats-Msg-Id": "two"}),
+            ("send", "S.a", 6900, {"Nats-Expected-Last-Sequence": "9"}),
+            ("send", "S.a", 6900, {"Nats-Expected-Last-Sequence": "3"}),
+            ("send", "S.a", 6900, {"Nats-Expected-Stream": "T"}),
+            ("send", "S.a", 6900, {"Nats-Rollup": "sub"}),
+            ("state", "STREAM.INFO.S"),
+        ],
+    ),
+    "limits of the stream in a full account": (
+        "B",
+        [
+            (
+                "create",
+                "S",
+                {
+                    "max_bytes": 8000,
+                    "max_msgs_per_subject": 1,
+                    "allow_rollup_hdrs": True,
+                    "allow_msg_ttl": True,
+                },
+            ),
+            ("publish", "S.a", 6000),
+            ("publish", "S.a", 6000),
+            ("send", "S.a", 6000, {"Nats-Rollup": "all"}),
+            ("send", "S.a", 6000, {"Nats-TTL": "xx"}),
+            ("publish", "S.b", 1000, 4),
+            ("state", "STREAM.INFO.S"),
+        ],
+    ),
+    "discard new in a full account": (
+        "B",
+        [
+            ("create", "S", {"max_bytes": 1000, "discard": "new"}),
+            ("create", "T", {"max_msgs": 2, "discard": "new"}),
+            ("publish", "S.a", 6000),
+            ("publish", "T.a", 6000, 2),
+            ("publish", "T.a", 2000, 2),
+            ("publish", "S.a", 900),
+        ],
+    ),
+    "interest without consumers in a full account": (
+        "B",
+        [
+            ("create", "S", {"retention": "interest"}),
+            ("publish", "S.a", 9000),
+            ("create", "T", {}),
+            ("publish", "T.a", 8000),
+            ("publish", "S.a", 900),
+            ("state", "STREAM.INFO.S"),
+        ],
+    ),
+    "no storage at all": (
+        "C",
+        [
+            ("create", "M", MEMORY),
+            ("publish", "M.a", 10),
+        ],
+    ),
+    "what a stream may set aside does not bound what is stored": (
+        "E",
+        [
+            ("create", "S", {}),
+            ("create", "T", {}),
+            ("publish", "S.a", 3000),
+            ("publish", "T.a", 3000),
+            ("publish", "T.a", 1000),
+            ("create", "M", MEMORY),
+            ("publish", "M.a", 9000),
         ],
     ),
     "account without JetStream": (

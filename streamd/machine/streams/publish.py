@@ -147,10 +147,12 @@ def check(
     last_seq: Seq,
     last_msg_id: bytes,
     needs_room: bool,
+    account_room: int | None = None,
     rules: int = PUBLISH_RULES,
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
-    before it is stored. It needs no room if it will only use up its seq."""
+    before it is stored. It needs no room if it will only use up its seq.
+    `account_room`: bytes that the account has left; None: enough."""
     limits = content.limits
     subject, headers, payload = msg
     size = len(headers) + len(payload)
@@ -179,6 +181,12 @@ def check(
         refused = _check_rollup(content, fields, admitted)
         if refused is not None:
             return refused
+    if (
+        account_room is not None
+        and needs_room
+        and content.index.sizes.of_message(msg) > account_room
+    ):
+        return errors.ACCOUNT_RESOURCES_EXCEEDED()
     if TTL in fields and needs_room:
         refused = _check_ttl(content, fields, admitted)
         if refused is not None:
@@ -353,12 +361,15 @@ def check_room(
 
 
 def check_batch(
-    content: StreamContent, msgs: Sequence[Msg], rules: int = PUBLISH_RULES
+    content: StreamContent,
+    msgs: Sequence[Msg],
+    rules: int = PUBLISH_RULES,
+    account_room: int | None = None,
 ) -> tuple[list[bytes], list[Admitted], JsError | None]:
     """Decide about an atomic batch as a whole, against the state before it.
 
     Returns the ids of its first messages, which need no more than these (`simple_batch_ids`), what
-    is to be stored of each behind them, and why the batch is refused.
+    is to be stored of each behind them, and why the batch is refused. `account_room` as in `check`.
     """
     index = content.index
     admitted: list[Admitted] = []
@@ -415,6 +426,8 @@ def check_batch(
         one.flags |= marker_flags(headers) if headers else 0
         admitted.append(one)
     assert len(simple) + len(admitted) == len(msgs), (len(admitted), index.last_seq)
+    if account_room is not None and sum(map(index.sizes.of_message, msgs)) > account_room:
+        return [], [], errors.ACCOUNT_RESOURCES_EXCEEDED()
     return simple, admitted, None
 
 

@@ -47,7 +47,8 @@ class StreamStoring:
         self._changes.make_room()
         limits = self._content.limits
         ts = max(command[1], self._index.live.last_ts + 1)
-        if limits.is_plain:
+        room: int | None = command[4] if len(command) > 4 else None
+        if limits.is_plain and room is None:
             size_max = limits.size_max
             for _, headers, payload in msgs:
                 if headers or len(payload) > size_max:
@@ -59,17 +60,18 @@ class StreamStoring:
                 self._removal.enforce(msgs)
                 return range(first, first + len(msgs))
         rules = command[3] if len(command) > 3 else 0
-        return self._store_checked(ts, msgs, entry.index, rules)
+        return self._store_checked(ts, msgs, entry.index, rules, room)
 
     def _store_checked(
-        self, ts: int, msgs: list[Msg], index: Index, rules: int
+        self, ts: int, msgs: list[Msg], index: Index, rules: int, room: int | None
     ) -> list[PublishOutcome]:
-        """Store what passes the checks, in runs as long as no check needs to see them stored."""
+        """Store what passes the checks, in runs as long as no check needs to see them stored.
+        `room`: bytes that the account has left; None: enough."""
         self._dedupe.forget_before(ts)
         outcomes: list[PublishOutcome] = []
         run = _Run(self._content, ts)
         limits = self._content.limits
-        is_plain = limits.is_plain
+        is_plain = limits.is_plain and room is None
         size_max = limits.size_max
         find = self._dedupe.find
         simple_id = publish.simple_id if rules else publish.simple_id_trimmed
@@ -98,6 +100,7 @@ class StreamStoring:
                 last_seq=run.last_seq,
                 last_msg_id=self._content.last_msg_id,
                 needs_room=is_wanted,
+                account_room=room,
                 rules=rules,
             )
             if not isinstance(verdict, publish.Admitted):
@@ -107,6 +110,8 @@ class StreamStoring:
                 self._store_run(run)
                 outcomes.append(self._skip_one(run, verdict, index))
                 continue
+            if room is not None:
+                room -= self._index.sizes.of_message(verdict.msg)
             seq = run.add(verdict)
             outcomes.append(seq)
             if verdict.rollup:
@@ -152,7 +157,8 @@ class StreamStoring:
         ts = max(command[1], self._index.live.last_ts + 1)
         self._dedupe.forget_before(ts)
         rules = command[4] if len(command) > 4 else 0
-        simple, admitted, refused = publish.check_batch(self._content, msgs, rules)
+        room = command[5] if len(command) > 5 else None
+        simple, admitted, refused = publish.check_batch(self._content, msgs, rules, room)
         if refused is not None:
             return refused
         run = _Run(self._content, ts)

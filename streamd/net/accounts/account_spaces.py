@@ -12,7 +12,7 @@ from streamd.config.account_options import AccountJetStream, AccountLimits, Acco
 from streamd.net.accounts.account import Account
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
-from streamd.types import ACCOUNT, SYSTEM_ACCOUNT
+from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, StorageLimit
 
 OnAccount = Callable[[Account], None]
 
@@ -125,6 +125,19 @@ class Accounts:
 
     def jetstream(self, account: str) -> AccountJetStream | None:
         return self.obtain(account).options.jetstream
+
+    def storage_limit(self, account: str, is_file: bool, replicas: int) -> StorageLimit | None:
+        """Return what an account's streams with so many replicas may store; None: any number of
+        bytes, or it has no JetStream, or no tier for them, any more."""
+        jetstream = self.jetstream(account)
+        if jetstream is None:
+            return None
+        tiers = jetstream.tiers
+        limits = tiers.get(f"R{replicas}") if tiers else jetstream.limits
+        if limits is None:
+            return None
+        most = limits.max_storage if is_file else limits.max_memory
+        return StorageLimit(most, bool(tiers)) if most >= 0 else None
 
     def with_jetstream(self) -> list[str]:
         return [name for name in self.names() if self._by_name[name].options.jetstream is not None]

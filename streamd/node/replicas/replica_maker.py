@@ -28,6 +28,7 @@ from streamd.node.ports import Wires
 from streamd.node.replicas.group_runner import GroupRunner
 from streamd.node.replicas.replica_recovery import Recovered
 from streamd.node.replicas.replica_table import has_peers
+from streamd.node.resources.account_storage import AccountStorage
 from streamd.node.resources.disk_quota import Quotas
 from streamd.node.stream_groups.atomic_batches import BatchBudget, BatchStager
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
@@ -103,6 +104,7 @@ class ReplicaMaker:
         quotas: Quotas,
         forwarding: PublishForwarding,
         corruption: CorruptionRepair,
+        storage: AccountStorage,
     ) -> None:
         self._context = context
         self._members = members
@@ -111,6 +113,7 @@ class ReplicaMaker:
         self._quotas = quotas
         self._forwarding = forwarding
         self._corruption = corruption
+        self._storage = storage
         self._columns = ColumnsCache()
         self._batch_budget = BatchBudget(context.options.batch_limits)
         self._backlog = Backlog()
@@ -139,6 +142,7 @@ class ReplicaMaker:
                 has_room=quotas.storage.reserve if is_file else quotas.memory.reserve,
                 stager=BatchStager(self._batch_budget),
                 backlog=self._backlog,
+                share=self._storage.share_of(asset, found.machine),
             ),
             max_payload=context.options.max_payload,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from streamd import errors, limits
 from streamd.machine import commands
@@ -23,7 +24,7 @@ from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
-from streamd.types import Msg, Seq
+from streamd.types import Index, Msg, Seq
 
 Waiter = tuple[PublishSink, list[bytes]]
 
@@ -58,6 +59,25 @@ def _size(msg: Msg) -> int:
     return len(msg[1]) + len(msg[2])
 
 
+class StorageShare(Protocol):
+    """Part of one stream in what its account may store: node/resources/account_storage.py."""
+
+    def room(self, wanted: int) -> int | None:
+        """Return how many bytes more may be stored, asked for `wanted`; None: there is no limit."""
+
+    def hold(self, index: Index, byte_count: int) -> None:
+        """Count bytes that entry `index` may store."""
+
+    def release(self, index: Index) -> None:
+        """Entry `index` is applied: what it has stored is counted as such from now on."""
+
+    def release_all(self) -> None:
+        """Count nothing that was proposed: this member leads no more, or is at its end."""
+
+    def update(self, *, is_leading: bool) -> None:
+        """Look at what is stored, at the end of a turn."""
+
+
 @dataclass(slots=True)
 class PublishBounds:
     """Bounds of one stream's publishes: what they may take of the node."""
@@ -65,6 +85,7 @@ class PublishBounds:
     has_room: Callable[[int], bool]  # for so many bytes of log
     stager: BatchStager = field(default_factory=BatchStager)
     backlog: Backlog = field(default_factory=Backlog)
+    share: StorageShare | None = None  # of what the account stores; None: it is not counted
 
 
 class PublishIntake:
@@ -87,6 +108,7 @@ class PublishIntake:
         self._machine = machine
         self._has_room = bounds.has_room
         self._stager = bounds.stager
+        self._share = bounds.share
         self._backlog = bounds.backlog  # has the uncommitted bytes in it
         self._advisories = advisories
         self._hooks = hooks
@@ -110,6 +132,7 @@ class PublishIntake:
     def on_leadership_lost(self) -> None:
         """End as leader: what is not proposed goes to the next one."""
         self._stager.clear()
+        self._release_share()
         self._hold_collected()
         self.count_committed(self._uncommitted_bytes)
         for publish in self._release_held():
@@ -122,6 +145,7 @@ class PublishIntake:
 
     def end(self) -> None:
         """Release what is counted in the node's backlog: the group takes no turn any more."""
+        self._release_share()
         self.count_committed(self._uncommitted_bytes)
         self._release_held()
 
@@ -209,7 +233,8 @@ class PublishIntake:
                 done = partial(self._batch_done, sink, reply, batch_id)
                 rules = commands.PUBLISH_RULES
                 command: Command = [commands.STORE_BATCH, ts, batch_id, staged, rules]
-                self._track(command, encode(command), done, len(staged))
+                held = self._add_room(command, staged)
+                self._track(command, encode(command), done, len(staged), held)
 
     def _batch_done(
         self, sink: PublishSink, reply: bytes, batch_id: str, outcome: Stored | errors.JsError
@@ -277,9 +302,30 @@ class PublishIntake:
         ts = self._stamp(len(msgs))
         msgs = self._transform.apply(self._machine.config, msgs, ts)
         command: Command = [commands.STORE, ts, msgs, commands.PUBLISH_RULES]
-        self._track(command, encode_store(command), waiters, len(msgs))
+        held = self._add_room(command, msgs) if self._share is not None else 0
+        self._track(command, encode_store(command), waiters, len(msgs), held)
 
-    def _track(self, command: Command, data: bytes, tag: PublishTag, msg_count: int) -> None:
+    def _add_room(self, command: Command, msgs: Sequence[Msg]) -> int:
+        """Add the room that the account has to a command that needs more. Return the bytes that it
+        may store, as far as they are counted."""
+        share = self._share
+        if share is None or share.room(0) is None:
+            return 0
+        wanted = sum(map(self._machine.index.sizes.of_message, msgs))
+        room = share.room(wanted)
+        assert room is not None, self.name_bytes
+        if wanted > room:
+            command.append(room)
+        return min(wanted, room)
+
+    def _release_share(self) -> None:
+        if self._share is not None:
+            self._share.release_all()
+
+    def _track(
+        self, command: Command, data: bytes, tag: PublishTag, msg_count: int, held: int
+    ) -> None:
+        """Propose a command. `held`: the account's bytes that it may store."""
         if not self._has_room(len(data)):
             self._refuse(tag)
             return
@@ -291,6 +337,8 @@ class PublishIntake:
             size = memory_of(data, msg_count)
             self._uncommitted_bytes += size
             self._backlog.byte_count += size
+            if held and self._share is not None:
+                self._share.hold(self._raft.last_index, held)
 
     def count_committed(self, size: int) -> None:
         """`size` bytes are not uncommitted any more, or fewer: entries of an earlier term of ours

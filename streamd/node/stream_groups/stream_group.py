@@ -135,6 +135,7 @@ class StreamGroup(Group):
             wires=wires,
             reclaim=maintenance.reclaim,
         )
+        self._share = bounds.share
         self._proposals = proposals
         self._is_gone = False  # closed, because the stream is
         self._handlers |= {
@@ -171,6 +172,8 @@ class StreamGroup(Group):
         self._hub.poll_wakes(now_ms)
         self._intake.poll_batches()
         turn = super().turn(now_ms, now_ns, inbox)
+        if self._share is not None:
+            self._share.update(is_leading=self._is_ready)
         has_unsaved = self.machine.applied > self.snapshot_index
         self._maintenance.poll(turn, is_ready=self._is_ready, has_unsaved=has_unsaved)
         if self._hub.advisories.events:
@@ -293,6 +296,8 @@ class StreamGroup(Group):
                     subjects += [msg[0] for msg in msgs]
                 if entry.tag is not None:
                     self._intake.count_committed(memory_of(entry.data, len(msgs)))
+                    if self._share is not None:
+                        self._share.release(entry.index)
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:

@@ -256,8 +256,7 @@ def test_two_ways_to_one_exporter_are_no_cycle() -> None:
     assert len(o.accounts["A"].imports) == 2
 
 
-def test_a_bound_on_what_an_account_stores_warns_of_what_it_does_not_count() -> None:
+def test_a_bound_on_what_an_account_stores_is_taken_without_a_warning() -> None:
     o = options("accounts { A { jetstream { max_store: 1G, max_mem: -1 } } }")
-    (warning,) = o.warnings
-    assert "jetstream.max_store" in warning
-    assert "not counted by this version" in warning
+    jetstream = o.accounts["A"].jetstream
+    assert jetstream is not None and jetstream.limits.max_storage == 10**9 and not o.warnings

@@ -11,6 +11,7 @@ from streamd.config.account_options import (
     AccountJetStream,
     AccountLimits,
     AccountOptions,
+    JetStreamTier,
     default_accounts,
 )
 from streamd.config.options import Options, User
@@ -95,3 +96,21 @@ def test_accounts_keep_their_subject_spaces_through_changes() -> None:
     assert (accounts.jetstream("A"), accounts.with_jetstream()) == (None, ["$G", "B"])
     accounts.change(default_accounts())
     assert accounts.get("A") is None and accounts.router("A") is early
+
+
+def test_what_an_account_may_store_is_its_limit_or_that_of_the_tier() -> None:
+    flat = AccountJetStream(JetStreamTier(max_storage=1000))
+    tiers = {"R1": JetStreamTier(max_storage=500, max_memory=0), "R3": JetStreamTier()}
+    accounts = Accounts(
+        default_accounts()
+        | {"A": AccountOptions("A", jetstream=flat)}
+        | {"T": AccountOptions("T", jetstream=AccountJetStream(tiers=tiers))}
+    )
+    assert accounts.storage_limit("A", True, 3) == (1000, False)
+    assert accounts.storage_limit("A", False, 3) is None
+    assert accounts.storage_limit("T", True, 1) == (500, True)
+    assert accounts.storage_limit("T", False, 1) == (0, True)
+    assert accounts.storage_limit("T", True, 3) is None
+    assert accounts.storage_limit("T", True, 5) is None
+    assert accounts.storage_limit("$SYS", True, 1) is None
+    assert accounts.storage_limit("$G", True, 1) is None
