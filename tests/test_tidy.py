@@ -33,6 +33,8 @@ LEAVES = {
     "installation",
 }
 MAY_IMPORT = {
+    "ctl": {"cli", "offline", "tokens"},
+    "offline": {"node", "raft", "machine", "store"},
     "cli": {"net", "api", "node", "config", "obs", "store", "machine", "raft", "protocol"},
     "net": {"api", "protocol", "node", "machine", "config", "obs", "tokens"},
     "api": {"node", "machine", "protocol", "config", "obs"},

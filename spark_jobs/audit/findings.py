@@ -172,13 +172,13 @@ CODES: Final[dict[str, Code]] = {
     "tail-set-aside": Code(
         DAMAGE,
         "the stream lost messages that were acknowledged, or may have been; this node kept them",
-        "look at them with `streamctl tail show FILE`, and publish them again with `streamctl tail "
-        "replay FILE`, or move the file away",
+        "look at them with `streamctl discarded show FILE`, and publish them again with "
+        "`streamctl discarded replay FILE`, or move the file away",
     ),
     "tail-open": Code(
         WARNING,
         "this node kept entries that its leader did not have; nobody knows if they were committed",
-        "ordinary after a crash of a leader; look at them with `streamctl tail show FILE`",
+        "ordinary after a crash of a leader; look at them with `streamctl discarded show FILE`",
     ),
     # --- several replicas ---
     "drift-missing": Code(

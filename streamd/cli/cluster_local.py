@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from streamd.errors import describe
+from streamd.errors import StreamdError, describe
 
 NAMES = ("node1", "node2", "node3")
 HEALTHY_WITHIN_S = 60.0
@@ -33,7 +33,7 @@ NODES_MAX = 9
 POLL_S = 0.02
 
 
-class ClusterError(Exception):
+class ClusterError(StreamdError):
     """The cluster can not be started or found; the text says why."""
 
 

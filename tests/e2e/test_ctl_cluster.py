@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.cli import ctl
 from streamd.cli.cluster_local import LocalCluster
+from streamd.ctl import app as ctl
 
 NODES = 3
 Captured = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from benchmarks.cluster import ClusterProcess
-from streamd.cli import ctl
+from streamd.ctl import app as ctl
 from tests.e2e import cluster as load
 from tests.e2e.conftest import MakeCluster
 from tests.wire import Wire
@@ -87,7 +87,7 @@ def test_lost_acked_messages_are_reported_and_can_be_published_again(
     assert payloads == {f"acked-{number}" for number in range(COUNT)}
     assert records[0]["proof"] == "committed"
     assert records[-1]["end"]["first_seq"] == 51 and records[-1]["end"]["last_seq"] == 50 + COUNT
-    assert ctl.main(["tail", "replay", str(path), "--server", n3.url]) == 0
+    assert ctl.main(["discarded", "replay", str(path), "--server", n3.url]) == 0
     assert f"{COUNT} messages published" in capsys.readouterr().out
     state = wire.api("STREAM.INFO.S")["state"]
     assert state["messages"] == 100 + COUNT

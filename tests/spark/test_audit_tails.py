@@ -41,7 +41,7 @@ def test_entries_set_aside_are_found(tmp_path: Path, proof: str, code: str, seve
     (found,) = tail_findings(str(tmp_path), "n1")
     assert (found.code, found.severity, found.replica, found.stream) == (code, severity, "n1", "S")
     assert (found.seq_lo, found.seq_hi) == (21, 22)
-    assert found.file == writer.path and "streamctl tail" in found.advice
+    assert found.file == writer.path and "streamctl discarded" in found.advice
 
 
 def test_a_directory_without_trash_has_none(tmp_path: Path) -> None:

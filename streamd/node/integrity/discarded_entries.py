@@ -5,7 +5,7 @@ With an older copy of a directory in its place, or an end of a log that a disk d
 may elect a leader that lacks some. Nothing can be done about that here; but a member that still has
 those entries must not discard them without a word. They go to a file in `trash/` first
 (`store/blocks/discarded_entries_file.py`), and the log, /metrics and /healthz tell. `streamctl
-tail` shows and publishes them.
+discarded` shows and publishes them.
 
 An entry is known to be committed if the member has been told so, or its log says so: each write
 says how far the group was committed when it was made (`Wal.hint`). What came after the last such

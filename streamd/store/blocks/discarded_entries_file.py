@@ -1,6 +1,6 @@
 """Files of log entries that a leader did not have, set aside before the log released them.
 
-Lines of JSON, for people and for `streamctl tail`.
+Lines of JSON, for people and for `streamctl discarded`.
 
 The first line names the group and log of the entries (`TailFacts`). Then comes a line for each
 message, with what a client published, and one for each entry that stored none. The last line says

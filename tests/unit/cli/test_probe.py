@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.cli import ctl, probe
+from streamd.cli import probe
 from streamd.cli.cluster_local import ClusterError
+from streamd.ctl import app as ctl
 
 # Looks like a server to whoever reads /proc, and lives until its standard input ends.
 _STAND_IN = "#!{python}\nimport sys\nprint('up', flush=True)\nsys.stdin.read()\n"

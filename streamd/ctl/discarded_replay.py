@@ -1,8 +1,4 @@
-"""`streamctl tail`: entries that a node set aside because its leader did not have them.
-
-streamctl tail list STORE_DIR        # files of entries in the trash/ of a node's store directory
-streamctl tail show FILE             # the messages, one a line
-streamctl tail replay FILE           # publish them again, once each
+"""Replay of entries that a node set aside because its leader did not have them.
 
 A replay publishes what clients had published, in the old order, each with an id by which the stream
 knows it if it comes again: its own `Nats-Msg-Id`, or one that names the old entry. Headers that say
@@ -12,7 +8,6 @@ what is newer, are left out. A file that was replayed to its end is renamed to `
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import os
@@ -20,69 +15,34 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from streamd.errors import StreamdError
-from streamd.store.blocks.discarded_entries_file import (
+from streamd.offline.discarded_files import (
+    OsDisk,
+    Tail,
     TailFacts,
     bytes_field,
     is_tail,
     parse_facts,
     read_tail,
 )
-from streamd.store.disk import OsDisk
 
 REPLAYED = ".replayed"
 ANSWER_WITHIN_S = 10.0
-SHOWN_BYTES = 60  # of a payload
 _DROPPED = (b"nats-expected-", b"nats-rollup")
 _BLANK = b"NATS/1.0\r\n"
-
 
 Record = Mapping[str, object]
 """A line of such a file: an entry, or a message of one."""
 
 
 class TailError(StreamdError):
-    """Failure of a `tail` command; the text says why."""
+    """Failure to read or to publish such entries; the text says why."""
 
 
-def add(commands: Any) -> None:
-    """Add `tail` to the commands of `streamctl`."""
-    tail = commands.add_parser(
-        "tail",
-        help="log entries that were set aside: list, show, publish again",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = tail.add_subparsers(required=True, metavar="list|show|replay")
-    listing = actions.add_parser(
-        "list", help="list the files of such entries in the trash/ of a store directory"
-    )
-    listing.add_argument("dir", metavar="STORE_DIR")
-    listing.add_argument("--json", action="store_true", help="one JSON document")
-    listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="show the messages of one file")
-    show.add_argument("file", metavar="FILE")
-    show.add_argument(
-        "-n", "--limit", type=int, default=0, help="show at most this many messages (default: all)"
-    )
-    show.set_defaults(run=_show)
-    replay = actions.add_parser("replay", help="publish the messages of one file again")
-    replay.add_argument("file", metavar="FILE")
-    replay.add_argument(
-        "--server",
-        default="nats://127.0.0.1:4222",
-        help="publish to nats://[USER:PASSWORD@]HOST:PORT (default: %(default)s)",
-    )
-    replay.add_argument(
-        "--dry-run", action="store_true", help="say what would be published, and change nothing"
-    )
-    replay.set_defaults(run=_replay)
-
-
-def _list(options: argparse.Namespace) -> int:
-    directory = Path(options.dir)
+def tails_in(directory: Path) -> list[Tail]:
+    """Return the files of a store directory, or of a `trash` directory. Raises TailError."""
     for below in ("streamd/trash", "trash", "."):
         if (directory / below).is_dir():
             directory = directory / below
@@ -90,49 +50,16 @@ def _list(options: argparse.Namespace) -> int:
     else:
         raise TailError(f"{directory} is no store directory")
     names = sorted(name for name in os.listdir(directory) if is_tail(name))
-    tails = [read_tail(OsDisk(), str(directory / name)) for name in names]
-    if options.json:
-        print(json.dumps([tail._asdict() | {"facts": tail.facts._asdict()} for tail in tails]))
-        return 0
-    for tail in tails:
-        facts = tail.facts
-        print(
-            f"{tail.path}\n  stream {facts.stream or '(meta group)'}, {facts.proof}, entries "
-            f"{facts.first_index}..{facts.last_index}, {tail.messages} messages "
-            f"({tail.first_seq}..{tail.last_seq}), set aside {facts.set_aside} by {facts.node}, "
-            f"led by {facts.leader or 'nobody known'}"
-        )
-    if not tails:
-        print("nothing is set aside")
-    return 0
+    return [read_tail(OsDisk(), str(directory / name)) for name in names]
 
 
-def _show(options: argparse.Namespace) -> int:
-    facts, records = _open(options.file)
-    print(f"# {json.dumps(facts._asdict())}")
-    for number, record in enumerate(records):
-        if options.limit and number >= options.limit:
-            break
-        payload = bytes_field(record, "payload")
-        shown = payload[:SHOWN_BYTES].decode("utf-8", "replace")
-        more = f" ({len(payload)} bytes)" if len(payload) > SHOWN_BYTES else ""
-        subject = bytes_field(record, "subject").decode("utf-8", "replace")
-        print(f"{record.get('seq', '-')} {record['time']} {subject} {shown!r}{more}")
-    return 0
-
-
-def _replay(options: argparse.Namespace) -> int:
-    facts, records = _open(options.file)
-    if not facts.stream:
-        raise TailError(
-            f"{options.file}: entries of the meta group: create or delete streams as they say"
-        )
+def replay(path: str, server: str) -> tuple[str, int, int]:
+    """Publish the messages of a file once each, and rename it; return the stream's name, how many
+    were published and how many were there. Raises TailError."""
+    facts, records = open_tail(path)
+    _refuse_meta(path, facts)
     published = there = 0
-    if options.dry_run:
-        published = sum(1 for _ in records)
-        print(f"{published} messages would be published to stream {facts.stream}")
-        return 0
-    with _Connection(options.server) as connection:
+    with _Connection(server) as connection:
         for number, record in enumerate(records):
             try:
                 if not facts.is_exact and connection.has(facts.stream, record):
@@ -148,15 +75,23 @@ def _replay(options: argparse.Namespace) -> int:
                 ) from err
             published += is_new
             there += not is_new
-    os.replace(options.file, options.file + REPLAYED)
-    print(
-        f"{published} messages published to stream {facts.stream}, {there} were there; the file is "
-        f"{options.file}{REPLAYED} now"
-    )
-    return 0
+    os.replace(path, path + REPLAYED)
+    return facts.stream, published, there
 
 
-def _open(path: str) -> tuple[TailFacts, Iterator[Record]]:
+def count(path: str) -> tuple[str, int]:
+    """Return the stream's name, and how many messages a replay would publish. Raises TailError."""
+    facts, records = open_tail(path)
+    _refuse_meta(path, facts)
+    return facts.stream, sum(1 for _ in records)
+
+
+def _refuse_meta(path: str, facts: TailFacts) -> None:
+    if not facts.stream:
+        raise TailError(f"{path}: entries of the meta group: create or delete streams as they say")
+
+
+def open_tail(path: str) -> tuple[TailFacts, Iterator[Record]]:
     """The first line, and the messages one after another: a file may be larger than memory."""
     try:
         read_tail(OsDisk(), path)  # whole?
@@ -201,12 +136,13 @@ class _Connection:
         self._address = found.hostname or "127.0.0.1", found.port or 4222
         self._options: dict[str, object] = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
-            "name": "streamctl tail", "lang": "python", "version": "1", "protocol": 1,
+            "name": "streamctl discarded", "lang": "python", "version": "1", "protocol": 1,
         }  # fmt: skip
         if found.password is not None:
-            self._options |= {"user": found.username or "", "pass": found.password}
+            self._options["user"] = unquote(found.username or "")
+            self._options["pass"] = unquote(found.password)
         elif found.username:
-            self._options["auth_token"] = found.username
+            self._options["auth_token"] = unquote(found.username)
         self._inbox = f"_INBOX.{os.urandom(12).hex()}".encode()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`streamctl tail`: what was set aside, listed and shown; the headers of what is replayed."""
+"""`streamctl discarded`: what was set aside, listed and shown; the headers of what is replayed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.cli import ctl
-from streamd.cli.tail_command import headers_for
+from streamd.ctl import app as ctl
+from streamd.ctl.discarded_replay import headers_for
 from streamd.store.blocks.discarded_entries_file import (
     COMMITTED,
     TailFacts,
@@ -40,12 +40,12 @@ def test_a_file_is_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     trash = tmp_path / "streamd" / "trash"
     trash.mkdir(parents=True)
     path = write(trash)
-    assert ctl.main(["tail", "list", str(tmp_path)]) == 0
+    assert ctl.main(["discarded", "list", str(tmp_path)]) == 0
     listed = capsys.readouterr().out
     assert str(path) in listed and "2 messages (21..22)" in listed and "committed" in listed
-    assert ctl.main(["tail", "list", "--json", str(tmp_path)]) == 0
+    assert ctl.main(["discarded", "list", "--json", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["facts"]["stream"] == "S"
-    assert ctl.main(["tail", "show", str(path)]) == 0
+    assert ctl.main(["discarded", "show", str(path)]) == 0
     assert "21 2026-01-01T00:00:00Z S.x 'text'" in capsys.readouterr().out
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_there_is_not_written_again(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert ctl.main(["tail", "show", str(path)]) == 1
+    assert ctl.main(["discarded", "show", str(path)]) == 1
     assert "not a readable file of discarded entries" in capsys.readouterr().err
 
 

@@ -1,0 +1,1 @@
+"""The program `streamctl`: the operator's command line of streamd."""

@@ -1,0 +1,1 @@
+"""Read-only access to data directories, by the server's own storage code."""

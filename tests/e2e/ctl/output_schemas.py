@@ -1,0 +1,32 @@
+"""Schemas of what `streamctl --output json` prints, by command: `check_output`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+
+from streamd.ctl.command_groups import COMMANDS
+
+
+def schemas() -> dict[str, Any]:
+    """Return the schema of each command, and the definitions that they share."""
+    text = (files("streamd.ctl") / "schemas" / "outputs.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def check_output(words: Sequence[str], text: str) -> None:
+    """Raise ValidationError if the output of the command line `words` is not as its schema says.
+    Commands that go on print a document a line."""
+    plain = [word for word in words if not word.startswith("-")]
+    at = next(i for i, word in enumerate(plain) if word in COMMANDS)
+    known = schemas()
+    name = next(n for n in (" ".join(plain[at : at + 2]), plain[at]) if n in known["outputs"])
+    schema = {"$defs": known["$defs"], **known["outputs"][name]}
+    is_lines = schema.pop("x-lines", False)
+    for part in text.splitlines() if is_lines else [text]:
+        jsonschema.validate(json.loads(part), schema)
