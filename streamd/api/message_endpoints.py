@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamd import errors
@@ -10,11 +11,13 @@ from streamd.api import decoding, shapes, times
 from streamd.api.decoding import decode
 from streamd.api.request import Request
 from streamd.machine import commands
+from streamd.machine.streams.counters import read_total, write_integer
 from streamd.subjects import Matcher, is_literal
 from streamd.types import Document, Seq, StoredMsg
 
 if TYPE_CHECKING:
     from streamd.machine.streams.stream import StreamMachine
+    from streamd.node.ports import StreamHandle
 
 
 def get(request: Request) -> None:
@@ -106,10 +109,44 @@ def delete(request: Request) -> None:
     if handle.machine.config["deny_delete"]:
         raise errors.STREAM_MSG_DELETE_FAILED(err="message delete not permitted")
     seq, no_erase = wanted.get("seq", 0), wanted.get("no_erase", False)
-    now_ns = request.context.clock.now_ns()
 
-    request.propose(
-        handle,
-        [commands.DELETE_MSG, now_ns, seq, no_erase],
-        lambda _: request.answer({"success": True}),
-    )
+    def propose(*before: Seq | bytes) -> None:
+        request.propose(
+            handle,
+            [commands.DELETE_MSG, request.context.clock.now_ns(), seq, no_erase, *before],
+            lambda _: request.answer({"success": True}),
+        )
+
+    if handle.machine.config["allow_msg_counter"]:
+        request.when_current(handle, _delete_of_counter, request, handle, seq, propose)
+    else:
+        propose()
+
+
+def _delete_of_counter(
+    request: Request, handle: StreamHandle, seq: Seq, propose: Callable[..., None]
+) -> None:
+    """Delete a message of a counter, whose total then is that of the message before it: read here,
+    for entries are applied without looking at bodies."""
+    index = handle.machine.index
+    before = 0
+    if index.live.has(seq):
+        subject = index.locations.subject_at(seq)
+        if index.lookup.last_of(subject) == seq:
+            before = index.lookup.last_match(Matcher.of_subject(subject), seq)
+    if not before:
+        propose()
+        return
+
+    def read(found: list[StoredMsg | None] | None) -> None:
+        if found is None:
+            request.unreadable()
+            return
+        total = None
+        if found[0] is not None:
+            total = read_total(before, found[0].headers, found[0].payload)
+        if total is None:
+            raise errors.STREAM_MSG_DELETE_FAILED(err="the counter has changed, try again")
+        propose(before, write_integer(total.value), total.sources)
+
+    handle.read([before], lambda found: request.guard(read, found))

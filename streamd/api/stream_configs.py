@@ -83,13 +83,11 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
 )
 
 _Unserved = Literal[
-    "mirror", "sources", "allow_msg_counter", "allow_msg_schedules",
-    "allow_batched",
+    "mirror", "sources", "allow_msg_schedules", "allow_batched",
 ]  # fmt: skip
 _UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
     ("mirror", "mirrors are not supported by this server"),
     ("sources", "sources are not supported by this server"),
-    ("allow_msg_counter", "message counters are not supported by this server"),
     ("allow_msg_schedules", "message schedules are not supported by this server"),
     ("allow_batched", "fast batch publishing is not supported by this server"),
 )
@@ -121,6 +119,7 @@ def normalise(
     _apply_number_defaults(config, is_pedantic)
     _apply_window(config, duplicate_window_max_ns, is_pedantic)
     _check_policies(config)
+    _check_counter(config)  # markers switch message TTLs on, which it may not ask for itself
     _check_markers(config, is_pedantic)
     _check_features(config, is_pedantic)
     _check_mirror_and_sources(config)
@@ -339,7 +338,7 @@ def _check_markers(config: Config, is_pedantic: bool) -> None:
     config["deny_purge"] = False  # markers purge what they stand for
 
 
-def _check_features(config: Config, is_pedantic: bool) -> None:
+def _check_counter(config: Config) -> None:
     if config["allow_msg_counter"]:
         if config["discard"] == "new":
             raise _invalid("counter stream cannot use discard new")
@@ -349,6 +348,9 @@ def _check_features(config: Config, is_pedantic: bool) -> None:
             raise _invalid("counter stream cannot use message schedules")
         if config["retention"] != "limits":
             raise _invalid("counter stream can only use limits retention")
+
+
+def _check_features(config: Config, is_pedantic: bool) -> None:
     if config["allow_msg_schedules"]:
         if config["discard"] == "new":
             raise _invalid("message scheduling cannot use discard new")

@@ -114,6 +114,14 @@ def _is_any(value: object) -> bool:
     return True
 
 
+def _is_bytes(value: object) -> bool:
+    return type(value) is bytes
+
+
+def _is_integer_text(value: object) -> bool:
+    return type(value) is bytes and value.removeprefix(b"-").isdigit()
+
+
 def _list_of(check: Check) -> Check:
     return lambda value: _is_list(value) and all(map(check, value))
 
@@ -263,7 +271,9 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     commands.POSITION: _shape(_is_uint, _is_uint, _is_uint, _is_uint, _is_uint, optional=1),
     commands.EXPIRE: _shape(_is_uint, _is_uints),
     commands.PURGE: _shape(lambda value: type(value) is bytes, _is_uint, _is_uint),
-    commands.DELETE_MSG: _shape(_is_uint, _is_any),
+    commands.DELETE_MSG: _shape(
+        _is_uint, _is_any, _is_uint, _is_integer_text, _is_bytes, optional=3
+    ),
     commands.CONFIGURE: _shape(_is_stream_config, _is_uint),
     commands.CREATE_CONSUMER: _shape(
         _is_name, _is_consumer_config, _is_text, _is_any, _is_uint, optional=1

@@ -33,7 +33,8 @@ STORE = 1
 payload). `rules` (absent: 0) is the PUBLISH_RULES of the leader that proposed it. `room`: so many
 bytes the account lets the stream store (absent: enough for all of them). Outcome: a list with one
 item per message, in order, or a `range` when all were simply stored: int n > 0 stored as seq n;
-(DUPLICATE, n) seen before as seq n; JsError refused."""
+(DUPLICATE, n) seen before as seq n; (COUNTED, n, total) stored as seq n of a counter; JsError
+refused."""
 STORE_BATCH = 2
 """[STORE_BATCH, ts, batch_id, msgs, rules, room]: an atomic batch, committed: all of it or nothing.
 `rules` and `room` as in STORE. Outcome: (last_seq, count) or JsError."""
@@ -66,7 +67,9 @@ marked `Nats-TTL: never` survive up_to_seq. May leave delete markers."""
 PURGE = 11
 """[PURGE, ts, filter: bytes, seq, keep]: remove messages (0 = not given). Outcome: count."""
 DELETE_MSG = 12
-"""[DELETE_MSG, ts, seq, no_erase]. Outcome: True or JsError."""
+"""[DELETE_MSG, ts, seq, no_erase, before, total, sources]. Where the newest message of a counter
+goes: the message of its subject before it, and what the counter stood at then (absent: there is
+none, or it is no counter). Outcome: True or JsError."""
 CONFIGURE = 13
 """[CONFIGURE, ts, config: dict, meta_index]: a new stream config, already committed by meta.
 Outcome: True or JsError."""
@@ -142,10 +145,13 @@ created after entry `known_to` that are not known here are lost, not deleted; no
 
 DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""
+COUNTED = -2
+"""First item of a STORE outcome for a message that changed a counter."""
 
 PublishOutcome = Seq | tuple[int, Seq] | tuple[Seq, int, str | bytes] | JsError
 """Outcome of one message: its seq; (DUPLICATE, seq); (last seq, count, name) of an atomic batch; or
-why it is not stored."""
+why it is not stored. Also
+(DUPLICATE, seq), and (COUNTED, seq, total)."""
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 _pack_bin16 = Struct(">BH").pack  # msgpack: bytes of up to 64 KiB, their kind and length

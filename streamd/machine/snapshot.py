@@ -22,7 +22,7 @@ from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.subject_table import IndexCache
 from streamd.machine.streams.dedupe import Arrival, DedupeState, columns_of
 from streamd.machine.streams.publish import flags_from
-from streamd.machine.streams.stream_content import StreamContent
+from streamd.machine.streams.stream_content import FeaturesState, StreamContent
 from streamd.types import Index, Seq, Uid
 
 _STATE_VERSION: Final = 1
@@ -51,6 +51,7 @@ class StreamState(NamedTuple):
     last_msg_id: bytes
     ttl: list[list[int]]
     consumers: list[list[Any]]
+    features: FeaturesState = {}  # noqa: RUF012 - nobody changes it
 
 
 class FrozenStream:
@@ -58,7 +59,7 @@ class FrozenStream:
     any thread: ids of a million messages take a third of a second, their due times two, in steps
     between which other threads run."""
 
-    __slots__ = ("_arrivals", "_before", "_consumers", "_due", "_last_msg_id")
+    __slots__ = ("_arrivals", "_before", "_consumers", "_due", "_features", "_last_msg_id")
 
     def __init__(
         self, content: StreamContent, applied: Index, consumers: Iterable[Consumer]
@@ -75,6 +76,7 @@ class FrozenStream:
         self._last_msg_id = content.last_msg_id
         self._due = content.expiry.freeze()
         self._consumers = [consumer.to_state() for consumer in consumers]
+        self._features = content.features_state()
 
     def __call__(self) -> bytes:
         """The state, equal on all replicas."""
@@ -86,7 +88,8 @@ class FrozenStream:
 
     def _encode(self, arrivals: list[Arrival], due: list[object]) -> bytes:
         before = self._before
-        parts = [_list_head(len(before) + 5), _pack(_STATE_VERSION)]
+        more = [self._features] if self._features else []
+        parts = [_list_head(len(before) + 5 + len(more)), _pack(_STATE_VERSION)]
         parts += map(_pack, before)
         parts.append(_list_head(3))
         parts += _pack_list([msg_id for _, msg_id, _ in arrivals])
@@ -94,6 +97,7 @@ class FrozenStream:
         parts.append(_pack(self._last_msg_id))
         parts += _pack_list(due)
         parts.append(_pack(self._consumers))
+        parts += map(_pack, more)
         return b"".join(parts)
 
 
@@ -164,6 +168,7 @@ def fill(
     content.expiry.load(state.ttl)
     content.dedupe.load(state.dedupe)
     content.last_msg_id = state.last_msg_id
+    content.load_features(state.features)
 
 
 def consumers_from(state: StreamState, stream: StreamView, loss: Left | None) -> Iterator[Consumer]:

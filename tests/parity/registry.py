@@ -32,6 +32,7 @@ def load() -> dict[str, Scenario]:
         batches,
         consumers,
         core,
+        counters,
         delivery,
         edges,
         headers,

@@ -17,6 +17,8 @@ from streamd.errors import JsError
 from streamd.machine import message_headers
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
 from streamd.machine.commands import DUPLICATE, PUBLISH_RULES
+from streamd.machine.streams import counters
+from streamd.machine.streams.counters import Total
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.subjects import Matcher, is_literal
 from streamd.types import Msg, Seq
@@ -35,6 +37,10 @@ SCHEDULE: Final = b"Nats-Schedule"
 SCHEDULER: Final = b"Nats-Scheduler"
 SCHEDULE_NEXT: Final = b"Nats-Schedule-Next"
 MARKER_REASON: Final = b"Nats-Marker-Reason"
+_NOT_OF_COUNTERS: Final = (
+    ROLLUP, EXPECTED_STREAM, EXPECTED_LAST_SEQ, EXPECTED_SUBJECT_SEQ, EXPECTED_SUBJECT,
+    EXPECTED_MSG_ID,
+)  # fmt: skip
 HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
 
@@ -45,7 +51,7 @@ _match_integer = re.compile(rb"[+-]?[0-9]+").fullmatch
 class Admitted:
     """A publish that will be stored, and what follows from its headers."""
 
-    __slots__ = ("flags", "msg", "msg_id", "rollup", "ttl_ns")
+    __slots__ = ("flags", "msg", "msg_id", "rollup", "total", "ttl_ns")
 
     def __init__(self, msg: Msg) -> None:
         self.msg = msg
@@ -53,6 +59,7 @@ class Admitted:
         self.msg_id = b""
         self.ttl_ns = 0
         self.rollup = b""
+        self.total: Total | None = None  # of its counter
 
 
 _ID_HEAD: Final = b"NATS/1.0\r\nNats-Msg-Id: "
@@ -160,13 +167,13 @@ def check(
         return errors.STREAM_STORE_FAILED(err="message too large")
     if limits.is_sealed:
         return errors.STREAM_SEALED()
-    if 0 <= limits.max_msg_size < size:
+    if 0 <= limits.max_msg_size < size and not limits.is_counter:
         return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
     if len(headers) > HEADERS_BYTES_MAX:
         return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
-        refused = _check_expectations(content, subject, fields, last_seq, rules)
+        refused = _check_expectations(content, msg, fields, last_seq, rules)
         if refused is not None:
             return refused
         msg_id = fields.get(MSG_ID, b"")
@@ -181,10 +188,14 @@ def check(
         refused = _check_rollup(content, fields, admitted)
         if refused is not None:
             return refused
+    if limits.is_counter:
+        refused = _count(content, fields, admitted, last_seq + 1, content.counters.of(subject))
+        if refused is not None:
+            return refused
     if (
         account_room is not None
         and needs_room
-        and content.index.sizes.of_message(msg) > account_room
+        and content.index.sizes.of_message(admitted.msg) > account_room
     ):
         return errors.ACCOUNT_RESOURCES_EXCEEDED()
     if TTL in fields and needs_room:
@@ -194,16 +205,17 @@ def check(
     if headers:
         admitted.flags |= marker_flags(headers)
     if needs_room and limits.checks_room:
-        refused = check_room(content, msg, is_rollup=bool(admitted.rollup))
+        refused = check_room(content, admitted.msg, is_rollup=bool(admitted.rollup))
         if refused is not None:
             return refused
     return admitted
 
 
 def _check_expectations(
-    content: StreamContent, subject: bytes, fields: Fields, last_seq: Seq, rules: int
+    content: StreamContent, msg: Msg, fields: Fields, last_seq: Seq, rules: int
 ) -> JsError | None:
-    refused = _check_incr(fields)
+    subject = msg[0]
+    refused = _check_incr(content, msg, fields)
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_STREAM)
@@ -243,13 +255,42 @@ def _check_schedule(subject: bytes, fields: Fields, rules: int) -> JsError | Non
     return errors.MESSAGE_SCHEDULES_SCHEDULER_INVALID()
 
 
-def _check_incr(fields: Fields) -> JsError | None:
+def _check_incr(content: StreamContent, msg: Msg, fields: Fields) -> JsError | None:
     value = fields.get(INCR)
     if not value:
         return None
     if not _match_integer(value):
         return errors.MESSAGE_INCR_INVALID()
-    return errors.MESSAGE_INCR_DISABLED()
+    if not content.limits.is_counter:
+        return errors.MESSAGE_INCR_DISABLED()
+    if msg[2]:
+        return errors.MESSAGE_INCR_PAYLOAD()
+    if any(map(fields.get, _NOT_OF_COUNTERS)):
+        return errors.MESSAGE_INCR_INVALID()
+    return None
+
+
+def _count(
+    content: StreamContent, fields: Fields, admitted: Admitted, seq: Seq, total: Total | None
+) -> JsError | None:
+    """Make a publish to a counter the message that is stored as `seq`. `total`: what the counter
+    stands at; None: nobody knows."""
+    increment = fields.get(INCR)
+    if not increment:
+        return errors.MESSAGE_INCR_MISSING()
+    if total is None:
+        return errors.MESSAGE_COUNTER_BROKEN()
+    made = counters.counted(total, admitted.msg, increment, seq)
+    if isinstance(made, JsError):
+        return made
+    admitted.msg, admitted.total = made
+    subject, headers, payload = admitted.msg
+    size = len(headers) + len(payload)
+    if 0 <= content.limits.max_msg_size < size or size + len(subject) > RECORD_BYTES_MAX:
+        return errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
+    if len(headers) > HEADERS_BYTES_MAX:
+        return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
+    return None
 
 
 def check_subject_seq(content: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
@@ -377,6 +418,7 @@ def check_batch(
     ids: set[bytes] = set()
     written: Counter[bytes] = Counter()  # messages by subject
     more_bytes = 0
+    totals: dict[bytes, Total] = {}  # of counters, as this batch leaves them
     if content.limits.is_plain:
         simple = simple_batch_ids(msgs, content.limits.size_max)
         if not rules:
@@ -404,6 +446,13 @@ def check_batch(
             refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
         if refused is None and TTL in fields:
             refused = _check_ttl(content, fields, one)
+        if refused is None and content.limits.is_counter:
+            total = totals[subject] if subject in totals else content.counters.of(subject)
+            refused = _count(content, fields, one, index.last_seq + 1 + position, total)
+            if one.total is not None:
+                totals[subject] = one.total
+                msg = one.msg
+                _, headers, payload = msg
         size = len(headers) + len(payload)
         if refused is None and 0 <= content.limits.max_msg_size < size:
             refused = errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM()
@@ -448,7 +497,7 @@ def _check_in_batch(
         return errors.STREAM_SEALED()
     if fields.get(EXPECTED_MSG_ID):
         return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
-    refused = _check_incr(fields)
+    refused = _check_incr(content, msg, fields)
     if refused is not None:
         return refused
     expected = fields.get(EXPECTED_STREAM)

@@ -8,7 +8,7 @@ say that; with one, only what left after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from streamd.machine import command_shapes, commands, message_headers
@@ -20,9 +20,11 @@ from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.snapshot import StreamState
 from streamd.machine.streams import publish
+from streamd.machine.streams.counters import Total, read_total, write_integer
 from streamd.machine.streams.dedupe import DedupeState, DedupeWindow
 from streamd.machine.streams.stream import StreamMachine
-from streamd.types import Entry, Seq
+from streamd.machine.streams.stream_content import FeaturesState
+from streamd.types import Entry, Msg, Seq
 
 _FROM_NOW: tuple[str, ...] = ("new", "last", "last_per_subject")  # deliver policies
 
@@ -209,6 +211,8 @@ class Headers:
                 self._window.load(basis.dedupe)
                 self._known_to = basis.messages[1]
         self.due: list[list[int]] = []
+        self._is_counter = bool(config.get("allow_msg_counter"))
+        self._totals: dict[bytes, list[Total]] = {}  # by subject, ascending
 
     def note(self, headed: Iterable[tuple[Seq, int, bytes]]) -> None:
         """Messages with headers of the server's own, in order: (seq, time, headers)."""
@@ -224,6 +228,23 @@ class Headers:
             ttl_ns = message_headers.parse_ttl(value) if value else None
             if ttl_ns is not None and ttl_ns != message_headers.NEVER:
                 self.due.append([ts + ttl_ns, seq])
+
+    def note_counted(self, counted: Iterable[tuple[Seq, Msg]]) -> None:
+        """Messages of counters, in order."""
+        for seq, (subject, headers, payload) in counted if self._is_counter else ():
+            total = read_total(seq, headers, payload)
+            if total is not None:
+                self._totals.setdefault(subject, []).append(total)
+
+    def features(self, is_live: Callable[[Seq], bool]) -> FeaturesState:
+        """As a snapshot would have them: each counter stands at what its newest message has."""
+        rows: list[list[bytes | int]] = []
+        for subject, totals in sorted(self._totals.items()):
+            live = [total for total in totals if is_live(total.seq)]
+            if live:
+                last = max(live, key=lambda total: total.seq)
+                rows.append([subject, last.seq, write_integer(last.value), last.sources])
+        return {"counters": rows} if rows else {}
 
     def dedupe(self) -> DedupeState:
         """As a snapshot would have it."""

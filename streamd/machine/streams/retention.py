@@ -30,6 +30,7 @@ class Limits:
         "checks_room",
         "denies_delete",
         "denies_purge",
+        "is_counter",
         "is_discard_new",
         "is_discard_new_per_subject",
         "is_interest",
@@ -54,6 +55,7 @@ class Limits:
         self.max_msg_size = _limit(config.get("max_msg_size"))
         # Above this the short way asks the long one, which knows the bound of a record too.
         self.size_max = self.max_msg_size if 0 <= self.max_msg_size < _SHORT_MAX else _SHORT_MAX
+        self.is_counter = bool(config.get("allow_msg_counter"))
         self.is_discard_new = config.get("discard", "old") == "new"
         self.is_discard_new_per_subject = self.is_discard_new and bool(
             config.get("discard_new_per_subject")
@@ -80,7 +82,7 @@ class Limits:
             or self.is_interest
             or self.checks_room
             or self.republish
-            or config.get("allow_msg_counter")
+            or self.is_counter
         )
 
     @property

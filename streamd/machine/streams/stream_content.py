@@ -11,10 +11,14 @@ from typing import Final
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import ColumnSource, RecordCodec
 from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.streams.counters import CounterTotals
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.retention import Limits
 from streamd.types import Index, Uid
+
+FeaturesState = dict[str, list[list[bytes | int]]]
+"""Part of a snapshot: what is kept for features that the stream uses, by name; absent: nothing."""
 
 _SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
 
@@ -22,8 +26,8 @@ _SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
 class StreamContent:
     """Identity, configuration and messages of one stream.
 
-    `index`, `dedupe` and `expiry` are the same objects for the stream's whole life; `config` and
-    `limits` are replaced by `configure`.
+    `index`, `dedupe`, `expiry` and `counters` are the same objects for the stream's whole life;
+    `config` and `limits` are replaced by `configure`.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class StreamContent:
         self.dedupe = DedupeWindow(int(config.get("duplicate_window") or 0))
         self.last_msg_id = b""
         self.expiry = Expiry(self.index)
+        self.counters = CounterTotals(self.index)
 
     def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
@@ -64,6 +69,15 @@ class StreamContent:
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
         self.expiry.forget_hint()
         self.index.track_seqs(self.limits.tracks_seqs)
+
+    def features_state(self) -> FeaturesState:
+        """Return what a snapshot keeps of features that only some streams use."""
+        counters = self.counters.to_state()
+        return {"counters": counters} if counters else {}
+
+    def load_features(self, state: FeaturesState) -> None:
+        """Take over what `features_state` gave."""
+        self.counters.load(state.get("counters", []))
 
     def has_seqs_for(self, count: int) -> bool:
         """Return False if the stream is at the end of its seqs, where a purge or `first_seq` may

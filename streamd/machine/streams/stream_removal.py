@@ -14,10 +14,11 @@ from streamd.errors import JsError
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, NO_MARKER, Effects
 from streamd.machine.commands import Command
 from streamd.machine.streams import retention
+from streamd.machine.streams.counters import Total, read_integer
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.trimming import Purged
-from streamd.subjects import is_literal
+from streamd.subjects import Matcher, is_literal
 from streamd.types import Entry, Msg, Seq
 
 
@@ -112,7 +113,27 @@ class StreamRemoval:
                 return errors.STREAM_MSG_DELETE_FAILED(err="no message found")
         if not self._index.live.has(seq):
             return errors.SEQUENCE_NOT_FOUND(seq=seq)
+        if self._content.limits.is_counter:
+            return self._delete_total(command)
         self._changes.remove([seq])
+        return True
+
+    def _delete_total(self, command: Command) -> bool | JsError:
+        """Remove a message of a counter. If it is the newest, the counter stands at what the one
+        before it has, which the command says, for bodies are not read here."""
+        seq: Seq = command[2]
+        subject = self._index.locations.subject_at(seq)
+        is_newest = self._index.lookup.last_of(subject) == seq
+        before = 0
+        if is_newest:
+            before = self._index.lookup.last_match(Matcher.of_subject(subject), seq)
+        told = command[4:] or [0]
+        if before != told[0] and is_newest:
+            return errors.STREAM_MSG_DELETE_FAILED(err="the counter has changed, try again")
+        self._changes.remove([seq])
+        if before:
+            total = Total(before, read_integer(told[1]), told[2])
+            self._content.counters.note(subject, total)
         return True
 
     # --- age and TTL ------------------------------------------------------------------------------
@@ -156,3 +177,5 @@ class StreamRemoval:
         first = self._changes.write(ts, msgs, [HAS_HEADERS | HAS_TTL | NO_MARKER] * len(msgs))
         for at in range(len(msgs)):
             self._content.expiry.watch(first + at, ts + at + ttl_ns)
+        if self._content.limits.is_counter:
+            self._content.counters.observe(first, msgs)

@@ -14,6 +14,7 @@ from streamd.machine import commands
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.streams import publish
+from streamd.machine.streams.counters import write_integer
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
@@ -113,7 +114,12 @@ class StreamStoring:
             if room is not None:
                 room -= self._index.sizes.of_message(verdict.msg)
             seq = run.add(verdict)
-            outcomes.append(seq)
+            total = verdict.total
+            outcomes.append(
+                seq
+                if total is None
+                else (commands.COUNTED, seq, write_integer(total.value).decode())
+            )
             if verdict.rollup:
                 self._store_run(run)
                 self._removal.roll_up(verdict.rollup, msg[0], seq)
@@ -234,6 +240,8 @@ class _Run:
             content.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
         if admitted.ttl_ns:
             content.expiry.watch(seq, ts + admitted.ttl_ns)
+        if admitted.total is not None:
+            content.counters.note(admitted.msg[0], admitted.total)
         return seq
 
     def add_simple(self, msg: Msg, msg_id: bytes) -> Seq:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from streamd.errors import JsError
-from streamd.machine.commands import DUPLICATE, PublishOutcome
+from streamd.machine.commands import COUNTED, DUPLICATE, PublishOutcome
 
 
 def domain_field(domain: str) -> bytes:
@@ -16,8 +16,8 @@ def domain_field(domain: str) -> bytes:
 def ack_body(stream: bytes, outcome: PublishOutcome, domain: bytes = b"") -> bytes:
     """Return the JSON that answers one publish.
 
-    `outcome` is a seq, (DUPLICATE, seq), a JsError, or for an atomic batch (last seq, count,
-    batch id); `domain` a `domain_field`.
+    `outcome` is a seq, (DUPLICATE, seq), (COUNTED, seq, total), a JsError, or for an atomic batch
+    (last seq, count, batch id); `domain` a `domain_field`.
     """
     if isinstance(outcome, int):
         return b'{"stream":"%b",%b"seq":%d}' % (stream, domain, outcome)
@@ -29,6 +29,9 @@ def ack_body(stream: bytes, outcome: PublishOutcome, domain: bytes = b"") -> byt
     last, count = outcome[0], outcome[1]
     if len(outcome) == 2:
         return b'{"stream":"%b",%b"seq":%d,"count":%d}' % (stream, domain, last, count)
+    if last == COUNTED:
+        total = outcome[2] if isinstance(outcome[2], str) else outcome[2].decode()
+        return b'{"stream":"%b",%b"seq":%d,"val":"%b"}' % (stream, domain, count, total.encode())
     batch = outcome[2]
     name = json.dumps(batch if isinstance(batch, str) else batch.decode(errors="replace")).encode()
     head = b'{"stream":"%b",%b"seq":%d,' % (stream, domain, last)

@@ -219,7 +219,7 @@ class StreamRebuild:
     def _survey(self, upto: Index) -> dict[int, Harvest]:
         """Harvest each block, but for what would take memory for each message."""
         return {
-            number: self._harvest(number, upto=upto)._replace(crcs=[], headed=[])
+            number: self._harvest(number, upto=upto)._replace(crcs=[], headed=[], counted=[])
             for number in self._paths
         }
 
@@ -304,6 +304,7 @@ class StreamRebuild:
             last_msg_id=headers.id_of(messages[1]),
             ttl=sorted(due for due in headers.due if assembly.is_live(due[1])),
             consumers=basis.state.consumers if basis is not None else [],
+            features=headers.features(assembly.is_live),
         )
         machine = StreamMachine.of_state(
             state,
@@ -355,6 +356,7 @@ class StreamRebuild:
         for number, end in ends.items():
             each = self._harvest(number, end=end)
             headers.note(each.headed)
+            headers.note_counted(each.counted)
             is_new = _is_replaced(each, is_last=number == last)
             part = rebuild_from_blocks.Part(
                 block_no=number,
@@ -367,7 +369,7 @@ class StreamRebuild:
                 is_whole=each.is_whole,
             )
             parts.append(part)
-            found[number] = each._replace(crcs=[], headed=[])
+            found[number] = each._replace(crcs=[], headed=[], counted=[])
         return found, parts, headers
 
     def _replace(

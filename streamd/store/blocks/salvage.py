@@ -16,7 +16,7 @@ from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.block_verify import rows_of
 from streamd.store.disk import Disk
-from streamd.types import Index, Seq, Uid
+from streamd.types import Index, Msg, Seq, Uid
 
 _READ_BYTES = 4096  # taken for lost at once where the disk gives an error
 # Type and flags, behind the length; what is no message has neither subject nor headers.
@@ -101,6 +101,7 @@ class Harvest(NamedTuple):
     is_whole: bool  # the file is what was written; else `pieces` are what is left of it
     is_sealed: bool
     pieces: list[tuple[int, int]]  # (offset, length) of whole records, neighbours joined
+    counted: list[tuple[Seq, Msg]]  # messages of counters
 
     @property
     def seqs(self) -> list[Seq]:
@@ -128,6 +129,7 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
     crcs: list[int] = []
     tombstones: list[tuple[Seq, Seq]] = []
     headed: list[tuple[Seq, int, bytes]] = []
+    counted: list[tuple[Seq, Msg]] = []
     pieces: list[list[int]] = []
     first_ts = last_ts = mentioned = first_frame = last_frame = last = 0
     cut_at = end = HEADER_BYTES
@@ -154,6 +156,8 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
             first_ts, last_ts = first_ts or record.ts, record.ts
             if record.headers and b"Nats-" in record.headers:
                 headed.append((last, record.ts, record.headers))
+                if b"\r\nNats-Incr:" in record.headers:
+                    counted.append((last, (record.subject, record.headers, record.payload)))
             mentioned = max(mentioned, last)
         elif record.type == fmt.FRAME:
             first_frame, last_frame = first_frame or record.seq, record.seq
@@ -172,7 +176,7 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
     return Harvest(
         [(low, high) for low, high in ranges], first_ts, last_ts, crcs, tombstones, mentioned,
         headed, first_frame, last_frame, cut_at, is_cut_sure, end > cut_at, end, is_whole,
-        is_sealed, [(at, size) for at, size in pieces],
+        is_sealed, [(at, size) for at, size in pieces], counted,
     )  # fmt: skip
 
 

@@ -196,7 +196,6 @@ _MIRROR = {"mirror": {"name": "X"}}
 _TRANSFORMED = {"filter_subject": "a", "subject_transforms": [{"src": "a", "dest": "b"}]}
 UNSERVED: list[tuple[dict[str, Any], int, str]] = [
     ({"sources": [{"name": "X"}]}, 10052, "sources are not supported by this server"),
-    ({"allow_msg_counter": True}, 10052, "message counters are not supported by this server"),
     (
         {"allow_msg_counter": True, "discard": "new"},
         10052,

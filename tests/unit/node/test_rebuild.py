@@ -590,3 +590,33 @@ async def all_contents(node: LocalNode) -> dict[int, tuple[bytes, bytes, bytes]]
         for message in await told
         if message is not None
     }
+
+
+def test_counters_stand_at_what_their_newest_messages_have(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await started(tmp_path / "work")
+        uid = await create(node, allow_msg_counter=True)
+        head = b"NATS/1.0\r\nNats-Incr: %d\r\n\r\n"
+        for number in range(200):
+            subject = b"S.%d" % (number % 5)
+            await propose(node, [commands.STORE, 20, [(subject, head % number, b"")], 1])
+        await propose(node, [commands.PURGE, 20, b"S.4", 0, 0])
+        stream = node.stream("S")
+        assert stream is not None
+        before = stream.machine.content.counters.to_state()
+        assert len(before) == 4
+        await save(node, "S")
+        await written(node)
+        await copied(node, tmp_path / "work", tmp_path / "image")
+        await node.stopped()
+        directory = tmp_path / "image" / "streamd" / "streams" / str(uid)
+        assert list(directory.glob("stream-*.snap"))
+        remove(directory, "stream-*.snap", "outline")
+        node = await started(tmp_path / "image", accepts_loss=True)
+        stream = node.stream("S")
+        assert stream is not None
+        found = {row[0]: row[2] for row in stream.machine.content.counters.to_state()}
+        assert found.items() >= {row[0]: row[2] for row in before}.items()
+        await node.stopped()
+
+    run(main)
