@@ -239,6 +239,7 @@ class ServerProcess:
             handshakes=self._handshakes,
         )
         self._listener.connections.observe(by_account)
+        accounts.counts.end_client = self._listener.end_surplus
         system.observe(self._listener.connections)
         # The last to listen is the one that is waited for by whoever starts a server.
         if options.websocket.is_enabled:
@@ -341,7 +342,8 @@ class ServerProcess:
         accounts = LeafAccounts(
             router_of,
             leaf_streams.finder(node, domain, lambda name: known.jetstream(name) is not None),
-            lambda name: known.obtain(name).options.limits.max_leafnodes,
+            lambda name: known.counts.leafs_max(known.obtain(name)),
+            lambda name: known.counts.changed(known.obtain(name)),
         )
         loop = asyncio.get_running_loop()
         self._leaf = nodes = LeafNodes(options, local, accounts, self._log, self._handshakes, loop)
@@ -352,6 +354,7 @@ class ServerProcess:
         except (OSError, OverflowError) as err:
             text = addresses.listen_error("leafnode port", leaf.host, leaf.port, err)
             raise StartError(text) from err
+        known.counts.leafs_here = nodes.count_of
         self._monitoring.attach_leafs(nodes)
         if self._websocket is not None and leaf.is_enabled:
             self._websocket.serve_leafs(nodes.make_websocket_link)
@@ -407,6 +410,7 @@ class ServerProcess:
             exchange.connect(account.router, account.name)
 
         self._accounts.on_made(connect)
+        self._accounts.counts.join(cluster, self._server_name)
         self._open_gate(cluster)
         self._monitoring.attach_cluster(cluster)
         try:
@@ -747,6 +751,7 @@ class ServerProcess:
             assert self._listener is not None
             self._change_accounts(fresh)
             self._listener.reload(fresh)
+            self._accounts.counts.limits_changed()
             if self._leaf is not None:
                 self._leaf.reload(fresh)
         except (ConfigError, OSError) as err:

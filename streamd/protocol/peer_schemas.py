@@ -324,6 +324,7 @@ _NOTES: Final[dict[str, Check]] = {
     "flow": _row(_is_uint, _is_text, _is_bytes, _is_bytes, optional=1),
     "api.request": _is_request,
     "api.answer": _row(_is_text, _is_bytes, _is_bytes, _is_bytes, _is_uint, optional=1),
+    "net.conns": _list_of(_row(_is_text, _is_uint, _is_uint)),
     "net.sub": _row(_is_text, _is_bool, _list_of(_row(_is_bytes, _is_bytes, _is_uint))),
     "net.msgs": _row(_is_text, _are_core_msgs),
     "net.deliver": _is_delivery,

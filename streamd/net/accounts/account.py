@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from streamd.config.account_options import AccountOptions
+from streamd.config.account_options import AccountLimits, AccountOptions
 from streamd.net.pubsub.message_router import MessageRouter
 
 
@@ -19,6 +19,11 @@ class Account:
         self.is_known = is_known
         self.cids: set[int] = set()  # of the clients that are in it
         self.updated_ns = time.time_ns()  # when it got these options
+
+    @property
+    def limits(self) -> AccountLimits:
+        """Limits of its clients."""
+        return self.options.limits
 
     def change(self, options: AccountOptions, *, is_known: bool = True) -> None:
         """Use other options from here on."""

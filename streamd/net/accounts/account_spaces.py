@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from streamd.config.account_options import AccountJetStream, AccountLimits, AccountOptions
 from streamd.net.accounts.account import Account
+from streamd.net.accounts.connection_counts import ConnectionCounts
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, StorageLimit
@@ -34,6 +35,7 @@ class Accounts:
         self._domain = domain
         self._on_made: list[OnAccount] = []
         self._by_name: dict[str, Account] = {}
+        self.counts = ConnectionCounts(lambda: list(self._by_name.values()))
         for each in options.values():
             self._make(each, is_known=True)
         self.main = self.obtain(ACCOUNT)
@@ -101,12 +103,13 @@ class Accounts:
         return self.obtain(name).router
 
     def enter(self, cid: int, name: str) -> bool:
-        """Count a connection among the clients of an account; False: there are too many."""
+        """Count a connection among the clients of an account; False: there are too many, here and
+        at other nodes."""
         account = self.obtain(name)
-        most = account.options.limits.max_connections
-        if 0 <= most <= len(account.cids):
+        if not self.counts.has_room(account):
             return False
         account.cids.add(cid)
+        self.counts.changed(account)
         return True
 
     def limits(self, name: str) -> AccountLimits:
@@ -115,7 +118,9 @@ class Accounts:
 
     def leave(self, cid: int, name: str) -> None:
         """Take a connection out of the clients of an account: it ends, or changes accounts."""
-        self.obtain(name).cids.discard(cid)
+        account = self.obtain(name)
+        account.cids.discard(cid)
+        self.counts.changed(account)
 
     # --- for the node and the API -----------------------------------------------------------------
 

@@ -38,6 +38,11 @@ from streamd.tokens.nkeys import NONCE_BYTES, nonce_text
 from streamd.types import ACCOUNT
 
 _STRANGER: Final = State.STRANGER
+TOO_MANY_OF_ACCOUNT: Final = (
+    "Maximum Account Connections Exceeded",
+    b"maximum account active connections exceeded",
+)
+"""Reason and text with which a client ends that its account has no place for."""
 
 
 class SubjectSpaces(Protocol):
@@ -436,8 +441,7 @@ class Connection(asyncio.Protocol):
         if self._account != account:
             self._leave()
             if not self._spaces.enter(self.cid, account):
-                text = b"maximum account active connections exceeded"
-                self._fail("Maximum Account Connections Exceeded", text)
+                self._fail(*TOO_MANY_OF_ACCOUNT)
                 return False
             self._account = account
             self._router = self._spaces.router(account)
@@ -448,13 +452,19 @@ class Connection(asyncio.Protocol):
     def _apply_limits(self) -> None:
         """Use the limits of the server and of the client's account from here on."""
         options = self.policy.options
-        account = self._spaces.limits(self._account) if self._account else AccountLimits()
-        max_payload = options.max_payload
-        if account.max_payload >= 0:
-            max_payload = min(max_payload, account.max_payload)
-        self._parser.limit(max_payload=max_payload, max_control_line=options.max_control_line)
-        self.session.limit_subscriptions(account.max_subscriptions)
+        self._parser.limit(
+            max_payload=self._max_payload(), max_control_line=options.max_control_line
+        )
+        self.session.limit_subscriptions(self._account_limits().max_subscriptions)
         self.session.look_at_mappings()
+
+    def _account_limits(self) -> AccountLimits:
+        return self._spaces.limits(self._account) if self._account else AccountLimits()
+
+    def _max_payload(self) -> int:
+        """Return the most bytes of one message of this client."""
+        most, own = self.policy.options.max_payload, self._account_limits().max_payload
+        return min(most, own) if own >= 0 else most
 
     def _leave(self) -> None:
         if self._account:
@@ -566,6 +576,9 @@ class Connection(asyncio.Protocol):
     def apply_options(self) -> None:
         """Use the limits of a configuration that was read again."""
         self._apply_limits()
+        most = self._account_limits().max_subscriptions
+        if 0 <= most < len(self.session.subs):
+            self.close("Maximum Subscriptions Exceeded", b"maximum subscriptions exceeded")
 
     def send_info(self, *, is_lame_duck: bool = False) -> None:
         """Tell the client how the server is now; not a client that would not understand."""
@@ -580,7 +593,11 @@ class Connection(asyncio.Protocol):
     def _send_connect_info(self) -> None:
         profile = self.profile
         line = self.info.line(
-            cid=profile.cid, ip=profile.ip, nonce=profile.nonce, is_connect_info=True
+            cid=profile.cid,
+            ip=profile.ip,
+            nonce=profile.nonce,
+            account=self._account,
+            max_payload=self._max_payload(),
         )
         self.output.out.append(line)
 

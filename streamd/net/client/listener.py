@@ -13,7 +13,7 @@ from typing import Protocol
 from streamd.config.options import Options
 from streamd.net.client.auth import ClientPolicy
 from streamd.net.client.client_registry import ClientRegistry
-from streamd.net.client.connection import Connection, SubjectSpaces
+from streamd.net.client.connection import TOO_MANY_OF_ACCOUNT, Connection, SubjectSpaces
 from streamd.net.client.entrance import Entrance
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.password_checks import PasswordChecks
@@ -194,6 +194,12 @@ class Listener:
             for served in list(self.registry.open.values())[options.max_connections :]:
                 served.close("Maximum Connections Exceeded", b"maximum connections exceeded")
         self.connections.reauthenticate(list(connections))
+
+    def end_surplus(self, cid: int) -> None:
+        """End a client that its account has no place for any more."""
+        conn = self.registry.open.get(cid)
+        if conn is not None:
+            conn.close(*TOO_MANY_OF_ACCOUNT)
 
     def _drop_unpinned(self) -> None:
         """End connections whose certificates have a key that is no longer accepted."""

@@ -9,7 +9,6 @@ from typing import Final
 from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.config.cluster_options import client_address
 from streamd.config.options import Options
-from streamd.types import ACCOUNT
 
 
 class ServerInfo:
@@ -72,19 +71,22 @@ class ServerInfo:
         ip: str,
         nonce: str = "",
         is_tls_first: bool = False,
-        is_connect_info: bool = False,
+        account: str = "",
+        max_payload: int = 0,
         is_lame_duck: bool = False,
     ) -> bytes:
         """Return the INFO line for one client, without CRLF; `nonce` is what it signs to log in,
-        `is_tls_first`: it comes in TLS."""
+        `is_tls_first`: it comes in TLS;
+        `account`: it has logged in, and may send messages of `max_payload` bytes."""
         info = {**self._shared, "client_id": cid, "client_ip": ip}
         if nonce:
             info["nonce"] = nonce
         if is_tls_first:
             info["tls_required"] = True
-        if is_connect_info:
+        if account:
+            info["max_payload"] = max_payload
             info["connect_info"] = True
-            info["remote_account"] = ACCOUNT
+            info["remote_account"] = account
         if is_lame_duck or self.is_lame_duck:
             info["ldm"] = True
         return b"INFO %b " % json.dumps(info, separators=(",", ":")).encode()

@@ -54,6 +54,7 @@ class LeafAccounts(NamedTuple):
     router_of: Callable[[str], MessageRouter | None]
     streams_of: StreamsOf
     links_max_of: Callable[[str], int] = lambda account: -1
+    on_links_changed: Callable[[str], None] = lambda account: None
 
 
 @dataclass(slots=True)
@@ -171,6 +172,11 @@ class LeafNodes:
     @property
     def port(self) -> int:
         return self._local.port
+
+    def count_of(self, account: str) -> int:
+        """Return the number of an account's links."""
+        space = self._spaces.get(account)
+        return len(space.links) if space is not None else 0
 
     def rows(self) -> list[LeafRow]:
         """Return all links that are up, for monitoring."""
@@ -348,6 +354,7 @@ class LeafNodes:
             if 0 <= most <= len(space.links):
                 link.close("Maximum Account Connections Exceeded", _NO_ROOM)
                 return None
+        self._accounts.on_links_changed(link.account)
         local, remote = self._local.domain, end.domain
         self.report(link, "info", f'JetStream using domains: local "{local}", remote "{remote}"')
         return space
@@ -362,6 +369,8 @@ class LeafNodes:
         """Drop a link that has ended."""
         if link in self._links:
             del self._links[link]
+            if link.account:
+                self._accounts.on_links_changed(link.account)
             self.report(link, "info", f"Leafnode connection closed: {link.reason}")
 
     def report(self, link: LeafLink, level: str, text: str) -> None:

@@ -34,6 +34,7 @@ class World(Bed):
     def __init__(self, chosen: Options) -> None:
         super().__init__(chosen)
         self.spaces = Accounts(chosen.accounts)
+        self.spaces.output_queue.clock = self.clock.time
         self.listener.spaces = self.spaces
 
     def client(self, user: str) -> Any:
