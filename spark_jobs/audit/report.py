@@ -39,7 +39,7 @@ h1{font-size:1.4rem;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 h3{font-size:1rem;margin:0;overflow-wrap:anywhere}
 p,ul,ol,dl{margin:.4rem 0}
 code,pre,td.n{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86em}
-code{overflow-wrap:anywhere}
+code,p,li{overflow-wrap:anywhere}
 .verdict{border:1px solid;border-left-width:.5rem;border-radius:.4rem;padding:.7rem 1rem}
 .verdict strong{font-size:1.3rem;display:block}
 .clean{color:var(--good);background:var(--good-bg)}

@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 NODES = ("node1", "node2", "node3")
 HEALTHY_WITHIN_S = 60.0
 
+pytestmark = pytest.mark.timeout(900)  # the build's steps install packages
+
 
 def instructions() -> list[tuple[str, str]]:
     """The Dockerfile as (word, rest), continued lines joined."""
