@@ -10,6 +10,15 @@ from typing import Final
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "stream": ("stream_verbs", "streams: list, info, add, edit, delete, purge, read, seal"),
+    "consumer": ("consumer_verbs", "consumers: list, info, add, edit, next, pause, reset"),
+    "lag": ("lag_verb", "how far consumers are behind, in messages and time"),
+    "kv": ("kv_verbs", "buckets of keys and values"),
+    "object": ("object_verbs", "buckets of files"),
+    "pub": ("publish_verb", "publish messages"),
+    "sub": ("follow_verbs", "show messages as they are published"),
+    "tail": ("follow_verbs", "show a stream's messages, and follow it"),
+    "request": ("request_verbs", "ask a service"),
+    "reply": ("request_verbs", "answer requests"),
     "cluster": ("cluster_verbs", "a cluster on this machine: up, status, logs, restart, down"),
     "health": ("health_verb", "health of one server, as an exit status"),
     "context": ("context_verbs", "named servers and credentials: save, select, show"),
@@ -17,7 +26,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("completion_verb", "completion for bash, zsh and fish"),
 }
 TOP_LEVEL: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Streams and consumers", ("stream",)),
+    ("Streams and consumers", ("stream", "consumer", "lag", "kv", "object")),
+    ("Messages", ("pub", "sub", "tail", "request", "reply")),
     ("Servers", ("cluster", "health")),
     ("Data directories", ("discarded",)),
     ("This program", ("context", "completion")),

@@ -8,6 +8,13 @@ from typing import Any
 import click
 
 from streamd.ctl import config_flags
+from streamd.ctl.asset_requests import (
+    NO_MESSAGE,
+    count_subjects,
+    next_message,
+    refuse_no_name,
+    stream_info,
+)
 from streamd.ctl.config_flags import STREAM_FLAGS, config_options
 from streamd.ctl.display import Column, Field, note, say, show_data, show_fields, show_rows
 from streamd.ctl.edit_losses import losses
@@ -26,7 +33,6 @@ from streamd.ctl.quantities import (
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.verbs import VerbGroup, wire_verb
 
-NO_MESSAGE = 10037
 SUBJECTS_COUNTED_MAX = 100_000
 
 
@@ -92,24 +98,6 @@ def _subjects_text(subjects: list[str]) -> str:
 async def info(link: Link, stream: str) -> None:
     """Show a stream's configuration, state and copies."""
     show_stream(link, await stream_info(link, stream))
-
-
-async def stream_info(link: Link, stream: str) -> dict[str, Any]:
-    """Return what the server says of a stream. Raises CtlError if there is none."""
-    _refuse_no_name(stream)
-    try:
-        found: dict[str, Any] = await link.api(f"STREAM.INFO.{stream}")
-    except ApiError as err:
-        if err.err_code == 10059:
-            raise CtlError(f"no stream {stream!r}", "streamctl stream list") from None
-        raise
-    found.pop("type", None)
-    return found
-
-
-def _refuse_no_name(stream: str) -> None:
-    if not stream or any(sign in stream for sign in " .*>/\\\t\r\n"):
-        raise unusable(f"{stream!r} is no name of a stream: no spaces, none of . * > / \\")
 
 
 def show_stream(link: Link, found: dict[str, Any]) -> None:
@@ -180,7 +168,7 @@ def _size_limit(count: int | None) -> str:
 @config_options(STREAM_FLAGS)
 async def add(link: Link, stream: str, **options: Any) -> None:
     """Create a stream."""
-    _refuse_no_name(stream)
+    refuse_no_name(stream)
     config = config_flags.changed({}, STREAM_FLAGS, options) | {"name": stream}
     try:
         made = await link.api(f"STREAM.CREATE.{stream}", config)
@@ -235,23 +223,6 @@ async def _counts(
     if before.get(field) == after.get(field):
         return {}
     return await count_subjects(link, stream, ">", SUBJECTS_COUNTED_MAX)
-
-
-async def count_subjects(
-    link: Link, stream: str, pattern: str, most: int = 0
-) -> dict[str, int] | None:
-    """Return the messages of each subject that `pattern` matches; None: more than `most`."""
-    counts: dict[str, int] = {}
-    while True:
-        body = {"subjects_filter": pattern, "offset": len(counts)}
-        answer = await link.api(f"STREAM.INFO.{stream}", body)
-        page = answer["state"].get("subjects") or {}
-        counts |= page
-        total = answer.get("total", 0)
-        if most and total > most:
-            return None
-        if not page or len(counts) >= total:
-            return counts
 
 
 @wire_verb(command_stream, "delete", example="streamctl stream delete ORDERS --yes")
@@ -315,7 +286,7 @@ async def get(link: Link, stream: str, seq: int | None, last: str | None, raw: b
     """Show one message, by its sequence or its subject."""
     if (seq is None) == (last is None):
         raise unusable("name one message: a sequence, or --last SUBJECT")
-    _refuse_no_name(stream)
+    refuse_no_name(stream)
     body = {"seq": seq} if seq is not None else {"last_by_subj": last}
     try:
         answer = await link.api(f"STREAM.MSG.GET.{stream}", body)
@@ -341,19 +312,14 @@ async def get(link: Link, stream: str, seq: int | None, last: str | None, raw: b
 @click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True)
 async def view(link: Link, stream: str, start: int, subject: str, count: int) -> None:
     """Show messages in order."""
-    _refuse_no_name(stream)
+    refuse_no_name(stream)
     shown: list[Shown] = []
     seq = start
     while len(shown) < count:
-        try:
-            answer = await link.api(
-                f"STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": subject}
-            )
-        except ApiError as err:
-            if err.err_code == NO_MESSAGE:
-                break
-            raise
-        message = stored_message(answer["message"])
+        found = await next_message(link, stream, seq, subject)
+        if found is None:
+            break
+        message = stored_message(found)
         seq = message.seq + 1
         shown.append(message)
         if link.settings.output == "table":
