@@ -628,6 +628,10 @@ class WeightedMappings:
     def __bool__(self) -> bool:
         return bool(self._literals or self._patterns)
 
+    def has(self, subject: bytes) -> bool:
+        """Return True if a mapping is for `subject`."""
+        return subject in self._literals or bool(self._fits(subject))
+
     def map(self, subject: bytes) -> bytes | None:
         """Return what a published subject becomes, itself if no mapping is for it; None: it is
         dropped."""

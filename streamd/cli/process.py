@@ -39,6 +39,7 @@ from streamd.net.sockets import listening_socket
 from streamd.net.system.clients_by_account import ClientsByAccount
 from streamd.net.system.server_description import ServerDescription
 from streamd.net.system.system_account import SystemAccount
+from streamd.net.system.trace_events import TraceEvents
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
@@ -199,6 +200,7 @@ class ServerProcess:
             OperatorControls(clients, self._reload),
         )
         accounts.on_made(system.serve_account)
+        accounts.tracing.send = TraceEvents(description, accounts.router).send
         self._account_links = AccountLinks(
             options.system_account,
             server=ServerFacts(self._server_name, options.cluster.name),

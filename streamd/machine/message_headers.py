@@ -21,7 +21,6 @@ TRACE_DISABLED: Final = b"trace disabled"
 VERSION: Final = b"NATS/1.0"
 _VERSION_LINE: Final = VERSION + b"\r\n"
 _NO_HEADERS: Final = _VERSION_LINE + b"\r\n"
-_TRUE: Final = (b"true", b"1", b"on")
 NEVER: Final = -1
 _INT64_MAX: Final = (1 << 63) - 1
 _INT64_DIGITS: Final = 19
@@ -57,17 +56,6 @@ def with_header(block: bytes, key: bytes, value: bytes) -> bytes:
     """Return `block` with `key: value` added at its end."""
     head = block[:-2] if block else b"NATS/1.0\r\n"
     return head + key + b": " + value + b"\r\n\r\n"
-
-
-def is_trace_only(block: bytes) -> bool:
-    """Return whether a publish with these headers asks for a trace of the way it would go, and is
-    to reach nobody. Values of these headers are trimmed on both sides, unlike those of others."""
-    if TRACE_ONLY not in block or not block.startswith(_VERSION_LINE):
-        return False
-    destination = (get(block, TRACE_DEST) or b"").strip()
-    if not destination or destination == TRACE_DISABLED:
-        return False
-    return (get(block, TRACE_ONLY) or b"").strip().lower() in _TRUE
 
 
 def are_stored_as_sent(blocks: bytes) -> bool:

@@ -182,6 +182,14 @@ class StreamHandle(Protocol):
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store `msgs` (one chunk of one connection); outcomes go to `sink` after apply."""
 
+    def judge(self, msg: Msg, done: Callable[[PublishOutcome, tuple[bytes, bool]], None]) -> None:
+        """Find out what would become of a publish, and store nothing: its outcome as far as that
+        is known before, and its `place`."""
+
+    def place(self, subject: bytes) -> tuple[bytes, bool]:
+        """Return under which subject a message is kept, and whether it is kept: no consumer may be
+        interested. Of a stream that another node leads the latter is not known, and True."""
+
     def propose(self, command: Command, done: Done | None) -> None:
         """Propose a command (machine/commands.py); `done` gets its outcome after apply."""
 

@@ -448,6 +448,7 @@ def _serve_peers(base: Base, parts: NodeParts) -> None:
         "held": integrity.discarded.serve_held,
         "manifest": recovery.sources.serve_manifest,
         "block": recovery.sources.serve_block,
+        "judge": forwarded.serve_judge,
     }
     base.requests.notes |= {
         "leaders": cluster.news.on_note,

@@ -327,6 +327,20 @@ _NOTES: Final[dict[str, Check]] = {
     "net.conns": _list_of(_row(_is_text, _is_uint, _is_uint)),
     "net.sub": _row(_is_text, _is_bool, _list_of(_row(_is_bytes, _is_bytes, _is_uint))),
     "net.msgs": _row(_is_text, _are_core_msgs),
+    "net.trace": _row(
+        _is_text,
+        _row(
+            _is_text,
+            _is_bytes,
+            _is_bool,
+            _is_text,
+            _is_bytes,
+            _is_bytes,
+            _is_bytes,
+            _is_bytes,
+            _are_bytes,
+        ),
+    ),
     "net.deliver": _is_delivery,
     "net.run": _is_delivery_run,
     "net.full": _row(_is_text, _is_bytes),
@@ -352,6 +366,7 @@ _CALLS: Final[dict[str, Check]] = {
     "api.stream_infos": _row(_are_uints, _is_bool),
     "api.offenders": _row(_is_uint, _dict_of(_is_any)),
     "api.usage": _row(_is_text),
+    "judge": _row(_is_uint, _is_bytes, _is_bytes, _is_bytes),
 }
 # Of what is not here the asker looks at the value itself, whatever it is.
 _ANSWERS: Final[dict[str, Check]] = {
@@ -365,4 +380,5 @@ _ANSWERS: Final[dict[str, Check]] = {
     "api.stream_infos": _list_of(_or_none(_dict_of(_is_any))),
     "api.offenders": _are_texts,
     "api.usage": _dict_of(_is_int),
+    "judge": _row(_are_outcomes, _is_bytes, _is_bool),
 }

@@ -275,3 +275,82 @@ def test_account_info_and_reports(cluster: ClusterProcess, run: Run) -> None:
             await each.close()
 
     run(body())
+
+
+async def trace(nc: Client, subject: str, payload: bytes = b"", **headers: str) -> list[Any]:
+    """Return the documents of a traced message, as `nats trace` gets them: the first one says how
+    many servers the message went on to, and each of these how many more."""
+    documents: list[Any] = []
+    came = asyncio.Event()
+
+    async def take(msg: Msg) -> None:
+        assert (msg.headers or {})["Content-Encoding"] == "snappy"
+        documents.append(json.loads(bytes(cramjam.snappy.decompress(msg.data))))
+        came.set()
+
+    inbox = nc.new_inbox()
+    sub = await nc.subscribe(inbox, cb=take)
+    named = {"Accept-Encoding": "snappy", "Nats-Trace-Dest": inbox, **headers}
+    await nc.publish(subject, payload, headers=named)
+    async with asyncio.timeout(20):
+        while len(documents) < 1 + sum(each.get("hops", 0) for each in documents):
+            came.clear()
+            await came.wait()
+    await sub.unsubscribe()
+    return documents
+
+
+def events(documents: list[Any], kind: str) -> list[Any]:
+    found = [event for document in documents for event in document["events"]]
+    return [event for event in found if event["type"] == kind]
+
+
+def test_trace(cluster: ClusterProcess, run: Run) -> None:
+    """`nats trace`: the way of a message through the cluster, without delivering it; with
+    `--deliver` it arrives."""
+
+    async def body() -> None:
+        sender = await app_of(cluster.nodes["n1"], "sender")
+        receiver = await app_of(cluster.nodes["n3"], "receiver")
+        sub = await receiver.subscribe("way.*")
+        answer = await receiver.subscribe("ready")
+        await receiver.flush()
+        async with asyncio.timeout(20):
+            while True:  # until n1 knows of the subscriptions
+                await sender.publish("ready")
+                await sender.flush()
+                try:
+                    await answer.next_msg(0.1)
+                    break
+                except nats.errors.TimeoutError:
+                    continue
+        only = {"Nats-Trace-Only": "true"}
+        documents = await trace(sender, "way.1", b"x", **only)
+        assert names(documents) == ["n1", "n3"]
+        (last,) = [event for event in events(documents, "eg") if event["kind"] == 0]
+        assert last["name"] == "receiver" and last["sub"] == "way.*"
+        (hop,) = [event for event in events(documents, "eg") if event["kind"] == 1]
+        assert (hop["name"], hop["hop"]) == ("n3", "1")
+        await trace(sender, "way.2", b"delivered")
+        assert (await sub.next_msg(5)).subject == "way.2"
+        # A stream that any of the nodes may lead.
+        js = sender.jetstream()
+        await js.add_stream(name="TRACED", subjects=["traced.>"], num_replicas=3)
+        for node in cluster.nodes.values():
+            nc = await app_of(node, "publisher")
+            documents = await trace(nc, "traced.1", **only)
+            (stored,) = events(documents, "js")
+            assert (stored["stream"], stored["subject"]) == ("TRACED", "traced.1")
+            documents = await trace(nc, "traced.1", **only, **{"Nats-Expected-Last-Sequence": "9"})
+            (stored,) = events(documents, "js")
+            assert stored["error"] == "last sequence mismatch: 9 vs 0"
+            await nc.close()
+        assert (await js.stream_info("TRACED")).state.messages == 0
+        documents = await trace(sender, "traced.1")
+        assert "error" not in events(documents, "js")[0]
+        assert (await js.stream_info("TRACED")).state.messages == 1
+        await js.delete_stream("TRACED")
+        await sender.close()
+        await receiver.close()
+
+    run(body())

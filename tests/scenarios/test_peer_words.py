@@ -35,6 +35,10 @@ NOTES: dict[str, list[Any]] = {
     "api.answer": ["$G", b"reply", b"", b"{}", 0],
     "net.sub": ["$G", True, [[b"a.>", b"q", 1]]],
     "net.msgs": ["$G", [[b"a", b"x", b"", b"", [b"q"]], [b"a", [b"x", b"y"]], [b"a", b"x"]]],
+    "net.trace": [
+        "$G",
+        ["A", b"to", False, "1", b"a", b"reply", b"NATS/1.0\r\n\r\n", b"x", [b"q"]],
+    ],
     "net.deliver": ["$G", b"to", b"", [[b"a", b"", b"", b"x"]]],
     "net.run": ["$G", b"to", b"ack.%d.%d.%d.%d", [b"a"], [b"x"], [[1], [1], [1], [1]]],
     "net.full": ["$G", b"to"],
@@ -60,6 +64,7 @@ CALLS: dict[str, list[Any]] = {
     "api.stream_infos": [[999], True],
     "api.offenders": [999, {"max_ack_pending": 1}],
     "api.usage": ["$G"],
+    "judge": [999, b"s.a", b"", b"x"],
 }
 WRONG = (None, -1, 1.5, "x", b"x", [], [None], [["x"]], {}, {"tags": 3}, {3: 3}, True, 2**63)
 # Values inside of what is not looked into: the command of a proposal, for who would propose it.

@@ -50,6 +50,13 @@ class DedupeWindow:
         """The seq `msg_id` was stored as; 0 if it was not seen. Call `forget_before` first."""
         return self._seqs.get(msg_id, 0)
 
+    def is_remembered(self, msg_id: bytes, now_ts: int) -> bool:
+        """True if `msg_id` was seen within the window before `now_ts`; forgets nothing."""
+        if msg_id not in self._seqs:
+            return False
+        limit = now_ts - self.window_ns
+        return any(seen == msg_id and ts > limit for ts, seen, _ in reversed(self._arrivals))
+
     def remember(self, msg_id: bytes, *, seq: Seq, ts: int) -> None:
         """`msg_id` was stored as `seq` at `ts`."""
         if self.window_ns > 0:

@@ -41,12 +41,12 @@ from streamd.machine.base import (
     RecordCodec,
     RecordView,
 )
-from streamd.machine.commands import Command, Handler
+from streamd.machine.commands import PUBLISH_RULES, Command, Handler, PublishOutcome
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.digest import MASK64, chain64
 from streamd.machine.indexes.columns import Columns
 from streamd.machine.snapshot import FrozenStream, Left, StreamState
-from streamd.machine.streams import trimming
+from streamd.machine.streams import publish, trimming
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits
@@ -54,7 +54,7 @@ from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.machine.streams.stream_storing import StreamStoring
-from streamd.types import Entry, Index, Uid
+from streamd.types import Entry, Index, Msg, Uid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 
@@ -187,6 +187,30 @@ class StreamMachine:
     def limits(self) -> Limits:
         """The parts of the configuration that `apply` asks for."""
         return self.content.limits
+
+    def judge(self, msg: Msg, now_ns: int) -> PublishOutcome:
+        """Return what would become of a publish at `now_ns`, as far as that is known without
+        storing it. Changes nothing."""
+        headers = msg[1]
+        fields: publish.Fields = {}
+        if b"Nats-" in headers:
+            fields = publish.fields_of(headers, PUBLISH_RULES)
+        msg_id = fields.get(publish.MSG_ID)
+        if msg_id and not self.content.dedupe.is_remembered(msg_id, now_ns):
+            del fields[publish.MSG_ID]
+        verdict = publish.check(
+            self.content,
+            msg,
+            fields,
+            last_seq=self.index.last_seq,
+            last_msg_id=self.content.last_msg_id,
+            needs_room=False,
+        )
+        return self.index.last_seq + 1 if isinstance(verdict, publish.Admitted) else verdict
+
+    def wants(self, subject: bytes) -> bool:
+        """False if messages on `subject` are not kept, since no consumer is interested."""
+        return not self.limits.is_interest or bool(self._consumers.takers(subject))
 
     @property
     def last_msg_id(self) -> bytes:

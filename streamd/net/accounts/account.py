@@ -19,6 +19,7 @@ class Account:
         self.is_known = is_known
         self.cids: set[int] = set()  # of the clients that are in it
         self.updated_ns = time.time_ns()  # when it got these options
+        router.traced.sampling = options.trace
 
     @property
     def limits(self) -> AccountLimits:
@@ -31,3 +32,4 @@ class Account:
             self.options = options
             self.is_known = is_known
             self.updated_ns = time.time_ns()
+            self.router.traced.sampling = options.trace

@@ -188,7 +188,9 @@ class AccountLinks:
                 services.append(self._service_spec(each, export))
             else:
                 local = each.local_subject.encode()
-                streams.append(StreamImportSpec(exporter.router, each.subject.encode(), local))
+                remote = each.subject.encode()
+                spec = StreamImportSpec(exporter.router, remote, local, each.allows_trace)
+                streams.append(spec)
         is_system = account.name == self._system_account
         if self._has_system_services and not is_system and self._system_account in self._linked:
             services += self._system_specs(account.name, services)
@@ -205,6 +207,7 @@ class AccountLinks:
             threshold_ns=export.response_threshold_ns,
             latency=export.latency,
             names_server=each.account == self._system_account,
+            allows_trace=export.allows_trace,
         )
 
     def _system_specs(

@@ -12,6 +12,7 @@ from streamd.config.account_options import AccountJetStream, AccountLimits, Acco
 from streamd.net.accounts.account import Account
 from streamd.net.accounts.connection_counts import ConnectionCounts
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.message_tracing import MessageTracing
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, StorageLimit
 
@@ -31,6 +32,7 @@ class Accounts:
     ) -> None:
         """`domain`: JetStream's, which acks name."""
         self.output_queue = OutputQueue()
+        self.tracing = MessageTracing()
         self.system_account = system_account
         self._domain = domain
         self._on_made: list[OnAccount] = []
@@ -80,7 +82,12 @@ class Accounts:
                 account.change(AccountOptions(name), is_known=False)
 
     def _make(self, options: AccountOptions, *, is_known: bool) -> Account:
-        router = MessageRouter(domain=self._domain, output_queue=self.output_queue)
+        router = MessageRouter(
+            account=options.name,
+            domain=self._domain,
+            output_queue=self.output_queue,
+            tracing=self.tracing,
+        )
         account = Account(options, router, is_known=is_known)
         self._by_name[account.name] = account
         for join in self._on_made:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from streamd.api.remote_client import ClientFacts
-from streamd.config.account_options import SINGLETON, LatencyOptions
+from streamd.config.account_options import SINGLETON, STREAMED, LatencyOptions
+from streamd.machine.message_headers import TRACE_DEST
 from streamd.net.accounts import service_latency
 from streamd.net.accounts.request_info import (
     ServerFacts,
@@ -25,6 +26,7 @@ from streamd.net.accounts.request_origin import RequestOrigin
 from streamd.net.accounts.service_responses import ACK_PREFIX, ServiceResponses, random_token
 from streamd.net.pubsub.delivery_sinks import InboxSink
 from streamd.net.pubsub.interest import Delivery
+from streamd.net.pubsub.message_trace import MessageTrace, disabled, replaced
 from streamd.net.pubsub.sublist import Subscription
 from streamd.subject_mapping import as_pattern, mark_wildcards, reversed_import
 
@@ -41,6 +43,7 @@ class ServiceImportSpec(NamedTuple):
     threshold_ns: int = 0
     latency: LatencyOptions | None = None
     names_server: bool = False  # the service learns which server is asked
+    allows_trace: bool = False  # traces of requests go on behind the import
 
 
 class Facilities(NamedTuple):
@@ -114,6 +117,7 @@ class ServiceImport:
         self._tracked_suffix = b"." + random_token(8) + b".T"
         sub = importer.router.subscriptions.subscribe_internal(as_pattern(marked), self._on_request)
         sub.relay = self._relay
+        sub.is_traced = True
         self._subscription: Subscription = sub
 
     def end(self) -> None:
@@ -129,6 +133,7 @@ class ServiceImport:
         client: ClientFacts | None,
     ) -> bool:
         spec = self._spec
+        trace = self._importer.router.traced.tracing.take()
         if isinstance(client, RequestOrigin) and not client.is_response:
             if self in client.path:
                 return False  # it would go round in circles
@@ -139,6 +144,12 @@ class ServiceImport:
         mapped = None if remote is None else spec.exporter.router.map(remote)
         if mapped is None:
             return False
+        if trace is not None:
+            trace.asked(spec.account, subject, mapped)
+            if not spec.allows_trace:
+                if trace.is_only:
+                    return False
+                headers, trace = disabled(headers), None
         measurement = self._measurement(origin, headers)
         own_reply = reply
         if reply and not reply.startswith(ACK_PREFIX):
@@ -152,16 +163,26 @@ class ServiceImport:
             )
         elif measurement is not None and not reply:
             measurement.failed(service_latency.BAD_REQUEST)
+        if trace is not None:
+            headers = self._with_destination(trace, headers)
         if origin.requester is not None:
             headers = with_info(headers, self._info(origin))
         router = spec.exporter.router
-        if router.publish_imported(origin, mapped, own_reply, headers, payload):
+        if router.publish_imported(origin, mapped, own_reply, headers, payload, trace):
             return True
         if own_reply != reply:
             spec.exporter.forget(own_reply)
             if measurement is not None:
                 measurement.failed(service_latency.SERVICE_UNAVAILABLE)
         return False
+
+    def _with_destination(self, trace: MessageTrace, headers: bytes) -> bytes:
+        """Return headers that have servers elsewhere send events to the exporting account, from
+        where they come back to the destination as responses do."""
+        if not trace.destination:
+            return headers
+        to = self._spec.exporter.expect(self._importer, trace.destination, response_type=STREAMED)
+        return replaced(headers, TRACE_DEST, to)
 
     def _relay(self, to: bytes, batch: list[Delivery]) -> None:
         """Pass on a consumer's messages, whose deliver subject is a service of another account."""

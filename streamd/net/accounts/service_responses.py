@@ -26,6 +26,7 @@ from streamd.net.pubsub.delivery_sinks import InboxSink
 from streamd.net.pubsub.fanout import SERVICE_REPLIES
 from streamd.net.pubsub.interest import Delivery
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.message_trace import disabled
 from streamd.net.pubsub.sublist import Subscription
 from streamd.subjects import is_literal, matches
 
@@ -137,6 +138,7 @@ class ServiceResponses:
                 self._prefix + b">", self._on_response, is_told=True
             )
             sub.relay = self._relay
+            sub.is_traced = True
             self._subscription = sub
         while len(self._expected) >= self._max:
             self._remove(next(iter(self._expected.values())), status=504)
@@ -181,9 +183,15 @@ class ServiceResponses:
     def _on_response(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, conn: ClientFacts | None
     ) -> None:
+        trace = self.router.traced.tracing.take()
         expected = self._expected.get(subject)
         if expected is None:
             return  # too late; nobody is told, as by nats-server
+        if trace is not None:
+            trace.asked(expected.requester.router.account, subject, expected.reply)
+            if trace.is_only:
+                return
+            headers = disabled(headers)
         # Before it is delivered: the client may unsubscribe at once.
         self._answered(expected, is_last=not payload and not headers, responder=conn)
         requester = expected.requester

@@ -34,6 +34,7 @@ class StreamImportSpec(NamedTuple):
     exporter: MessageRouter
     remote: bytes  # pattern in the exporting account
     local: bytes  # the name here, a destination of `remote`; empty: the same
+    allows_trace: bool = False  # events may say who gets messages here
 
 
 class StreamImport:
@@ -41,6 +42,7 @@ class StreamImport:
 
     def __init__(self, spec: StreamImportSpec, importer: MessageRouter) -> None:
         self.exporter = spec.exporter
+        self._allows_trace = spec.allows_trace
         self._remote = spec.remote
         marked = mark_wildcards(spec.local or spec.remote)
         self._local = as_pattern(marked)
@@ -66,6 +68,7 @@ class StreamImport:
             return None
         made = Subscription(pattern, sub.queue, sub.sid, sub.conn)
         made.is_filtered = True
+        made.is_traced = self._allows_trace
         made.parent = sub
         made.rename = self._matching(sub.pattern) if self._is_ambiguous else self._rename
         return made

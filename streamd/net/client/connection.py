@@ -29,6 +29,7 @@ from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.client.tracing import Tracer
 from streamd.net.pubsub.message_router import RESERVED_REPLIES, MessageRouter
 from streamd.net.pubsub.sublist import Subscription
+from streamd.net.pubsub.traced_delivery import TracedMsg
 from streamd.net.sockets import peer_address
 from streamd.net.tls.facts import TlsFacts, TlsFault
 from streamd.protocol import client_protocol as protocol
@@ -398,6 +399,9 @@ class Connection(asyncio.Protocol):
             if self.output.is_closed:
                 return
 
+    def _publish_traced(self, msg: TracedMsg) -> None:
+        self._router.publish_trace(self.output, msg)
+
     def _send(self, line: bytes) -> None:
         self.output.out.append(line)
 
@@ -706,6 +710,7 @@ class Connection(asyncio.Protocol):
         return self.profile.version
 
     _ACTIONS: Final[dict[int, Callable[..., None]]] = {
+        actions.PUBLISH_TRACED: _publish_traced,
         actions.SUBSCRIBE: _subscribe,
         actions.UNSUBSCRIBE: _drop_subscription,
         actions.REROUTE: _reroute,

@@ -20,6 +20,7 @@ from streamd.net.client.auth import UserRights
 from streamd.net.client.profile import ClientProfile, after_end
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.pubsub.message_router import MessageRouter
+from streamd.net.pubsub.message_trace import MessageTrace
 from streamd.net.pubsub.pubacks import ack_body, ack_line, ack_run, shared_prefix
 from streamd.net.pubsub.sublist import Subscription
 
@@ -101,6 +102,26 @@ class Output:
     def map(self, subject: bytes) -> bytes | None:
         """Return the subject that a publish goes to; None: it is dropped."""
         return self._router.map(subject)
+
+    def may_be_traced(self, headers: list[bytes]) -> bool:
+        """Return True if publishes with some of these headers may have to be traced."""
+        return self._router.may_be_traced(headers)
+
+    def begin_trace(
+        self, subject: bytes, header: bytes, payload: bytes
+    ) -> tuple[MessageTrace | None, bytes]:
+        """Return the trace of a publish, None if it has none, and its headers as they go on."""
+        return self._router.begin_trace(self, subject, header, payload)
+
+    def trace_mapping(self, trace: MessageTrace, before: bytes, after: bytes | None) -> None:
+        """Note what mappings made of a subject, if one is for it."""
+        if self._router.is_mapped(before):
+            trace.mapped(after or b"")
+
+    @property
+    def account(self) -> str:
+        """Name of the client's account."""
+        return self._router.account
 
     def open(self, write_bytes: Callable[[bytes], None]) -> None:
         """Write by `write_bytes` from here on."""

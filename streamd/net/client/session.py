@@ -62,7 +62,9 @@ from streamd.errors import JsError
 from streamd.net.client.auth import Check, ClientPolicy, Identity, Refusal, UserRights
 from streamd.net.client.profile import ClientProfile
 from streamd.net.pubsub.message_router import RESERVED_REPLIES
+from streamd.net.pubsub.message_trace import MessageTrace
 from streamd.net.pubsub.sublist import Receiver, Subscription
+from streamd.net.pubsub.traced_delivery import TracedMsg
 from streamd.protocol import client_protocol as protocol
 from streamd.protocol.client_protocol import Event
 from streamd.protocol.connect_options import ConnectOptions
@@ -73,6 +75,8 @@ Action: TypeAlias = tuple[Any, ...]
 
 PUBLISH: Final = protocol.PUBS
 """(PUBLISH, subjects, replies, headers, payloads): route these; the columns of an event PUBS."""
+PUBLISH_TRACED: Final = 24
+"""(PUBLISH_TRACED, msg): route a `TracedMsg`."""
 SUBSCRIBE: Final = 11  # (SUBSCRIBE, sub)
 UNSUBSCRIBE: Final = 12  # (UNSUBSCRIBE, sub): end it; the connection takes it out of `subs`
 REROUTE: Final = 13  # (REROUTE, pattern): routes of its subscriptions are to be made again
@@ -128,6 +132,17 @@ class Deliveries(Receiver, Protocol):
 
     def map(self, subject: bytes) -> bytes | None:
         """Return the subject that a publish goes to; None: it is dropped."""
+
+    def may_be_traced(self, headers: list[bytes]) -> bool:
+        """Return True if publishes with some of these headers may have to be traced."""
+
+    def begin_trace(
+        self, subject: bytes, header: bytes, payload: bytes
+    ) -> tuple[MessageTrace | None, bytes]:
+        """Return the trace of a publish, None if it has none, and its headers as they go on."""
+
+    def trace_mapping(self, trace: MessageTrace, before: bytes, after: bytes | None) -> None:
+        """Note what mappings made of a subject, if one is for it."""
 
 
 class Turn(Protocol):
@@ -362,6 +377,7 @@ class Session:
         rights = self._deliveries.rights
         # Permissions are those for the subject that the published one stands for.
         is_mapped = self._deliveries.is_mapped or rights is not None
+        may_be_traced = headers is not None and self._deliveries.may_be_traced(headers)
         for at, subject in enumerate(subjects):
             if at and turn.clock() >= turn.until:
                 rest = last_of(event, len(payloads) - at)
@@ -371,6 +387,14 @@ class Session:
             reply = replies[at] if replies is not None else b""
             if self._is_pedantic and not is_valid_literal(subject):
                 yield (SEND_ERROR, b"Invalid Publish Subject")
+            if may_be_traced and headers is not None and headers[at]:
+                header = headers[at]
+                trace, header = self._deliveries.begin_trace(subject, header, payloads[at])
+                if trace is not None:
+                    msg = TracedMsg(trace, subject, reply, header, payloads[at])
+                    yield from self._publish_traced(msg, now_ns)
+                    continue
+                headers[at] = header
             if is_mapped:
                 mapped = self._deliveries.map(subject)
                 if mapped is None:
@@ -396,6 +420,38 @@ class Session:
                 [headers[at]] if headers is not None and headers[at] else None,
                 [payloads[at]],
             )
+
+    def _publish_traced(self, msg: TracedMsg, now_ns: int) -> Iterator[Action]:
+        """Publish a message, and note in its trace what becomes of it here."""
+        trace, published, reply, header, payload = msg
+        rights, deliveries = self._deliveries.rights, self._deliveries
+        to = trace.destination
+        if rights is not None and to and not trace.is_external:
+            if not rights.may_publish(to, now_ns=now_ns):
+                yield (SEND_ERROR, b'Permissions Violation for Publish to "%b"' % to)
+                return
+        subject = deliveries.map(published)
+        deliveries.trace_mapping(trace, published, subject)
+        if subject is None:
+            trace.finish()
+            if self._is_verbose:
+                yield _OK
+            if reply and deliveries.is_told_no_responders:
+                yield (NO_RESPONDERS, reply)
+            return
+        text = b""
+        if rights is not None and not rights.may_publish(subject, now_ns=now_ns):
+            text = b'Permissions Violation for Publish to "%b"' % subject
+        elif reply.startswith(RESERVED_REPLIES):
+            text = b'Permissions Violation for Publish with Reply of "%b"' % reply
+        if text:
+            trace.refused(text.decode(errors="replace"))
+            trace.finish()
+            yield (SEND_ERROR, text)
+            return
+        if self._is_verbose:
+            yield _OK
+        yield (PUBLISH_TRACED, TracedMsg(trace, subject, reply, header, payload))
 
     def take_back(self, event: Event) -> None:
         """Count publishes as not received yet: they will be received again."""

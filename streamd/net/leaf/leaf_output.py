@@ -166,6 +166,10 @@ class LeafOutput:
         return self.facts.cid
 
     @property
+    def account(self) -> str:
+        return self._router.account if self._router is not None else ""
+
+    @property
     def ip(self) -> str:
         return self.facts.ip
 

@@ -105,7 +105,7 @@ class FanOut:
                 plain = output.in_parts(conn, route.plain, size)
                 queues = output.in_parts(conn, route.queues, size)
         for sub in plain:
-            count += self._deliver_one(conn, sub, subject, reply, header, payload)
+            count += self.deliver_one(conn, sub, subject, reply, header, payload)
         remote, leafs = route.remote, route.leafs
         served: set[bytes] = set()  # groups that got it here
         for members in queues:
@@ -113,7 +113,7 @@ class FanOut:
             first = self.pick_at(size)
             for offset in range(size):
                 member = members[(first + offset) % size]
-                if self._deliver_one(conn, member, subject, reply, header, payload):
+                if self.deliver_one(conn, member, subject, reply, header, payload):
                     count += 1
                     served.add(member.queue)
                     break
@@ -150,13 +150,13 @@ class FanOut:
                 msgs.append((subject, header, payload))
                 answers.append(reply)
         for sub in route.plain:
-            self._deliver_one(conn, sub, subject, reply, header, payload)
+            self.deliver_one(conn, sub, subject, reply, header, payload)
         served: set[bytes] = set()
         for members in route.queues:
             if members[0].queue in queues:
                 first = self.pick_at(len(members))
                 for member in members[first:] + members[:first]:
-                    if self._deliver_one(conn, member, subject, reply, header, payload):
+                    if self.deliver_one(conn, member, subject, reply, header, payload):
                         served.add(member.queue)
                         break
         remote = route.remote
@@ -184,13 +184,13 @@ class FanOut:
         is_much = output.gathered > FANOUT_BYTES
         for sub in output.in_parts(None, route.plain, size) if is_much else route.plain:
             if sub.is_told:
-                self._deliver_one(None, sub, subject, reply, header, payload)
+                self.deliver_one(None, sub, subject, reply, header, payload)
         served: set[bytes] = set()
         for members in route.queues if queues else ():
             if members[0].queue in queues:
                 first = self.pick_at(len(members))
                 for member in members[first:] + members[:first]:
-                    if self._deliver_one(None, member, subject, reply, header, payload):
+                    if self.deliver_one(None, member, subject, reply, header, payload):
                         served.add(member.queue)
                         break
         if route.leafs is not None:
@@ -198,7 +198,7 @@ class FanOut:
                 subject, reply, header, payload, served=served, wanted=queues, is_forwarded=True
             )
 
-    def _deliver_one(
+    def deliver_one(
         self,
         conn: Publisher | None,
         sub: Subscription,
@@ -207,6 +207,7 @@ class FanOut:
         header: bytes,
         payload: bytes,
     ) -> int:
+        """Deliver a message to one subscription; returns 1, or 0 if it must not have it."""
         if not sub.is_open:
             return 0
         if sub.callback is not None:
@@ -278,7 +279,7 @@ class FanOut:
         local = sub.rename(subject)
         if local is None:
             return 0
-        return self._deliver_one(conn, sub.parent, local, reply, header, payload)
+        return self.deliver_one(conn, sub.parent, local, reply, header, payload)
 
     def tell_no_responders(self, conn: Publisher, subject: bytes, reply: bytes) -> None:
         """Answer a request that reached no subscriber: with a 503 on its reply subject."""
@@ -356,7 +357,7 @@ class FanOut:
         for sub in each:
             if not self._deliver_run(conn, sub, subject, run):
                 for payload in run:
-                    self._deliver_one(conn, sub, subject, b"", b"", payload)
+                    self.deliver_one(conn, sub, subject, b"", b"", payload)
 
     def deliver_forwarded_run(self, subject: bytes, payloads: list[bytes]) -> None:
         """`deliver_forwarded` for plain messages on one subject, which no group was chosen for."""

@@ -45,6 +45,9 @@ class PeerNode(Protocol):
     @property
     def node_id(self) -> NodeId: ...
 
+    def pass_traced(self, item: Sequence[object]) -> None:
+        """Send a traced message (`traced_delivery.TracedItem`), behind those of `outbox`."""
+
     def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
         """Send messages to the plain subscribers of `to` there, or to a queue group alone."""
 

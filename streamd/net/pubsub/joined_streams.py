@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from streamd import subjects
-from streamd.net.pubsub.subject_routes import CapturingStream
+from streamd.net.pubsub.subject_routes import CapturingStream, Judged, Place
 from streamd.types import Msg
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
@@ -95,6 +95,13 @@ class ImportedStream:
             (rename(subject) or subject, headers, payload) for subject, headers, payload in msgs
         ]
         self._stream.publish(renamed, replies, self._source.acks())
+
+    def judge(self, msg: Msg, done: Judged) -> None:
+        subject, headers, payload = msg
+        self._stream.judge((self._source.rename(subject) or subject, headers, payload), done)
+
+    def place(self, subject: bytes) -> Place:
+        return self._stream.place(self._source.rename(subject) or subject)
 
 
 class JoinedStreams:

@@ -23,6 +23,13 @@ class LeafPeer(Protocol):
     """The server at the other end of a leaf link, as routing uses it."""
 
     @property
+    def cid(self) -> int: ...
+
+    @property
+    def name(self) -> str:
+        """Name of the server at the other end."""
+
+    @property
     def is_spoke(self) -> bool:
         """True if this server is the other one's leaf node."""
 
@@ -76,7 +83,24 @@ class LeafRoute:
         source: LeafPeer | None = None,
         is_forwarded: bool = False,
     ) -> int:
-        """Send one message; returns to how many links.
+        """Send one message to the links of `choose`; returns to how many."""
+        chosen = self.choose(
+            subject, served=served, wanted=wanted, source=source, is_forwarded=is_forwarded
+        )
+        for peer, queues in chosen.items():
+            peer.send(subject, reply, queues, headers, payload)
+        return len(chosen)
+
+    def choose(
+        self,
+        subject: bytes,
+        *,
+        served: Collection[bytes],
+        wanted: Collection[bytes] | None,
+        source: LeafPeer | None,
+        is_forwarded: bool,
+    ) -> dict[LeafPeer, list[bytes]]:
+        """Return the links that get a message, and for which groups.
 
         `served`: groups that got it elsewhere; `wanted`: the only ones that may get it, if not
         None; `source`: the link that it came from; `is_forwarded`: another node passed it on.
@@ -92,12 +116,7 @@ class LeafRoute:
             if able:
                 weights = [sub.weight for sub in able]
                 chosen.setdefault(random.choices(able, weights)[0].peer, []).append(name)
-        count = 0
-        for peer, queues in chosen.items():
-            if peer.may_send(subject):
-                peer.send(subject, reply, queues, headers, payload)
-                count += 1
-        return count
+        return {peer: queues for peer, queues in chosen.items() if peer.may_send(subject)}
 
     def deliver(
         self,

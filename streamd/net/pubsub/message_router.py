@@ -7,6 +7,7 @@ here runs on the event loop. `MessageRouter` owns the parts of its subject space
     FanOut         delivery to clients and other nodes         `fanout.py`
     Ingest         publishes that wait for their streams       `ingest.py`
     DeliveryAcks   acks of deliveries, to their consumers      `delivery_acks.py`
+    TracedDelivery messages that are traced                    `traced_delivery.py`
 
 and shares the server's `OutputQueue`. It is also what a node sees of the network
 (`node.ports.Wires`).
@@ -21,20 +22,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from streamd.callbacks import ignore
 from streamd.limits import STALL_S
-from streamd.machine.message_headers import TRACE_ONLY, are_stored_as_sent, is_trace_only
+from streamd.machine.message_headers import TRACE_DEST, are_stored_as_sent
 from streamd.net.pubsub.delivery_acks import ACK_PREFIX, FLOW_PREFIX, DeliveryAcks, NamedStreams
 from streamd.net.pubsub.delivery_sinks import InboxSink, ServerSink, deliver_from_leaf
 from streamd.net.pubsub.fanout import SERVICE_REPLIES, FanOut, LeafPublisher, Publisher
-from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent, refuse_fast
+from streamd.net.pubsub.ingest import Ingest, ingest, is_ingested_as_sent
 from streamd.net.pubsub.joined_streams import ImportingStreams, JoinedStreams
+from streamd.net.pubsub.message_trace import Kind, MessageTrace, has_traceparent
+from streamd.net.pubsub.message_tracing import MessageTracing
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.pubacks import domain_field
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import CapturingStream, no_streams
 from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.net.pubsub.traced_delivery import TracedDelivery, TracedMsg
 from streamd.protocol.leaf_protocol import LeafMsg
 from streamd.subject_mapping import WeightedMappings
-from streamd.types import Msg
+from streamd.types import ACCOUNT, Msg
 
 if TYPE_CHECKING:  # a server without streams does not load that room
     from streamd.node.ports import DeliverSink, PublishSink
@@ -70,8 +74,16 @@ class Streams(NamedStreams, Protocol):
 class MessageRouter:
     """Routes messages in one subject space; nothing else does."""
 
-    def __init__(self, *, domain: str = "", output_queue: OutputQueue | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        account: str = ACCOUNT,
+        domain: str = "",
+        output_queue: OutputQueue | None = None,
+        tracing: MessageTracing | None = None,
+    ) -> None:
         """`domain`: JetStream's, which acks name."""
+        self.account = account
         self.output_queue = output_queue if output_queue is not None else OutputQueue()
         self.subscriptions = Subscriptions()
         self.domain_field = domain_field(domain)
@@ -90,6 +102,14 @@ class MessageRouter:
         self._remotes: OtherNodes | None = None  # None: no other nodes
         self._when_drained: list[Callable[[], None]] = []
         self._server_sink = ServerSink(self.publish, self.domain_field)
+        self.traced = TracedDelivery(
+            account,
+            tracing if tracing is not None else MessageTracing(),
+            self.subscriptions.table,
+            self.fanout,
+            self._ingest,
+            self._server_sink,
+        )
         # Publishes of clients of servers without JetStream, of one note.
         self._gateway_ingest = Ingest()
 
@@ -213,8 +233,10 @@ class MessageRouter:
             if not are_stored_as_sent(joined):
                 # Of the whole chunk: they may wait to be posted.
                 self._ingest.has_odd_headers = True
-                if TRACE_ONLY in joined:
+                if TRACE_DEST in joined:
                     return self._publish_traced(conn, subjects, replies, headers, payloads)
+            if self.traced.sampling is not None and has_traceparent(joined):
+                return self._publish_traced(conn, subjects, replies, headers, payloads)
         return self._publish_all(conn, subjects, replies, headers, payloads)
 
     def _publish_all(
@@ -272,7 +294,7 @@ class MessageRouter:
                 continue
             sole = route.sole
             if sole is not None and not header and not reply and not sole.max_msgs:
-                # As `_deliver_one`, without the calls.
+                # As `deliver_one`, without the calls.
                 receiver = sole.conn
                 if receiver is not conn:
                     if len(payload) != length:
@@ -300,37 +322,43 @@ class MessageRouter:
         headers: list[bytes],
         payloads: list[bytes],
     ) -> int:
-        """As `_publish_all`, where some messages may be traces alone, which are not delivered."""
+        """As `_publish_all`, where some messages may be traced."""
         clock, until = self.output_queue.clock, self.output_queue.until
         done = 0
         for subject, reply, header, payload in zip(
             subjects, replies or repeat(b""), headers, payloads, strict=False
         ):
-            if subject.startswith(_NEVER_TRACED) or not is_trace_only(header):
+            trace, header = self.begin_trace(conn, subject, header, payload)
+            if trace is None:
                 self._publish_all(conn, [subject], [reply], [header], [payload])
             else:
-                self._trace_only(conn, (subject, header, payload), reply)
+                msg = TracedMsg(trace, subject, reply, header, payload)
+                self.traced.publish(conn, msg)
             done += 1
             if clock() >= until:
                 break
         return done
 
-    def _trace_only(self, conn: Publisher, msg: Msg, reply: bytes) -> None:
-        """Deliver nothing; the client is told only if the message would have had no receiver.
-        Requests to the server itself are not served, and count as that."""
-        subject = msg[0]
-        route = self._find(subject)
-        if route.is_forbidden:
-            conn.forbid_publish(subject)
-            return
-        refused = [refuse_fast(stream, msg, reply, conn) for stream in route.streams]
-        listeners = (*route.plain, *(member for group in route.queues for member in group))
-        is_wanted = bool(refused or route.remote is not None or route.leafs is not None) or any(
-            sub.callback is None and sub.is_open and (sub.conn is not conn or conn.has_echo)
-            for sub in listeners
-        )
-        if not is_wanted and reply and conn.is_told_no_responders:
-            self.fanout.tell_no_responders(conn, subject, reply)
+    def may_be_traced(self, headers: list[bytes]) -> bool:
+        """Return True if messages with some of these header blocks may have to be traced."""
+        joined = b"".join(headers)
+        if TRACE_DEST in joined:
+            return True
+        return self.traced.sampling is not None and has_traceparent(joined)
+
+    def begin_trace(
+        self, conn: Publisher, subject: bytes, header: bytes, payload: bytes
+    ) -> tuple[MessageTrace | None, bytes]:
+        """Return the trace of a publish, None if it has none, and its headers as they go on."""
+        if subject.startswith(_NEVER_TRACED):
+            return None, header
+        return self.traced.begin(conn, Kind.CLIENT, subject, header, payload)
+
+    def publish_trace(self, conn: Publisher, msg: TracedMsg) -> None:
+        """Route a traced publish that was allowed. Only between begin and end of a chunk."""
+        if self._remotes is not None and self._remotes.has_untold:
+            self._remotes.tell()
+        self.traced.publish(conn, msg)
 
     def publish_lone(
         self, conn: Publisher, subject: bytes, reply: bytes, header: bytes, payload: bytes
@@ -347,6 +375,8 @@ class MessageRouter:
         if stream is None or stream.config.get("no_ack"):
             return False
         if not is_ingested_as_sent(reply, header):
+            return False
+        if header and self.traced.sampling is not None:
             return False
         if remotes is not None and (remotes.has_untold or not stream.is_local):
             return False
@@ -380,6 +410,12 @@ class MessageRouter:
         subject = self.without_domain(subject)
         return subject if self.mappings is None else self.mappings.map(subject)
 
+    def is_mapped(self, subject: bytes) -> bool:
+        """Return True if a mapping is for a published subject, even if it leads to itself."""
+        if self.without_domain(subject) != subject:
+            return True
+        return self.mappings is not None and self.mappings.has(subject)
+
     def without_domain(self, subject: bytes) -> bytes:
         """Return the subject that `$JS.<domain>.API.>` stands for; any other as it is."""
         prefix = self._domain_prefix
@@ -390,12 +426,19 @@ class MessageRouter:
         return rest if rest.startswith((b"$KV.", b"$OBJ.")) else b"$JS.API." + rest
 
     def publish_imported(
-        self, imported: object, subject: bytes, reply: bytes, headers: bytes, payload: bytes
+        self,
+        imported: object,
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        payload: bytes,
+        trace: MessageTrace | None = None,
     ) -> int:
         """Deliver a request or response of another account; returns to how many receivers.
 
         `imported` says where it comes from, to the imports of this account (`FanOut.imported`).
-        Answers of streams go to `reply` in this account, not to the client that published.
+        Answers of streams go to `reply` in this account, not to the client that published. `trace`:
+        of the message, if it is traced here too.
         """
         streams = self._streams
         if streams is not None and streams.topology_version != self._topology:
@@ -408,10 +451,15 @@ class MessageRouter:
         route = self._find(subject)
         if route.is_forbidden:
             return 0
-        self._ingest_of_server(route.streams, subject, reply, headers, payload)
+        if trace is None:
+            self._ingest_of_server(route.streams, subject, reply, headers, payload)
         before, self.fanout.imported = self.fanout.imported, imported
         try:
-            count = self.fanout.route_one(None, route, subject, reply, headers, payload)
+            if trace is not None:
+                msg = TracedMsg(trace, subject, reply, headers, payload)
+                count = self.traced.pass_through(msg)
+            else:
+                count = self.fanout.route_one(None, route, subject, reply, headers, payload)
         finally:
             self.fanout.imported = before
         self.fanout.flush_if_idle()
@@ -449,6 +497,12 @@ class MessageRouter:
             if subject.startswith(_OWN_PREFIX):
                 self._ingest.post(conn)
                 if self._acks.take(subject, reply, headers, payload):
+                    continue
+            if headers and self.may_be_traced([headers]):
+                trace, headers = self.traced.begin(conn, Kind.LEAF, subject, headers, payload)
+                if trace is not None:
+                    msg = TracedMsg(trace, subject, reply, headers, payload)
+                    self.traced.publish_from_leaf(conn, msg, queues)
                     continue
             if reply.startswith(ACK_PREFIX) and b"@" in reply:
                 ack, _, stored = reply.partition(b"@")

@@ -99,13 +99,19 @@ class RemoteRoute:
             for node in self.plain:
                 node.outbox.append(item)
             return len(self.plain)
+        chosen = self.choose(served)
+        for node, queues in chosen.items():
+            node.outbox.append((subject, payload, reply, headers, queues) if queues else item)
+        return len(chosen)
+
+    def choose(self, served: Collection[bytes]) -> dict[PeerNode, list[bytes]]:
+        """Return the nodes that get the next message, and for which groups. `served`: groups that
+        got it elsewhere."""
         chosen: dict[PeerNode, list[bytes]] = {node: [] for node in self.plain}
         for name, group in self.groups.items():
             if name not in served:
                 chosen.setdefault(group.pick(), []).append(name)
-        for node, queues in chosen.items():
-            node.outbox.append((subject, payload, reply, headers, queues) if queues else item)
-        return len(chosen)
+        return chosen
 
     def send_run(self, subject: bytes, payloads: list[bytes]) -> None:
         """Send plain messages on one subject, which no queue group wants."""

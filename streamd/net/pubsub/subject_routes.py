@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from streamd.machine.commands import PublishOutcome
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.net.pubsub.leaf_routes import LeafRoute, LeafSub, leaf_route
 from streamd.net.pubsub.remote_routes import RemoteRoute, remote_route
@@ -23,6 +24,12 @@ from streamd.types import Msg
 if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.machine.asset_configs import StreamConfig
     from streamd.node.ports import PublishSink
+
+
+Place = tuple[bytes, bool]
+"""(subject under which a stream keeps a message, whether it does: no consumer may be interested)"""
+
+Judged = Callable[[PublishOutcome, Place], None]
 
 
 class CapturingStream(Protocol):
@@ -40,6 +47,12 @@ class CapturingStream(Protocol):
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         """Store messages; the outcomes go to `sink`."""
+
+    def judge(self, msg: Msg, done: Judged) -> None:
+        """Find out what would become of a publish, and store nothing."""
+
+    def place(self, subject: bytes) -> Place:
+        """Return under which subject a message is kept, and whether it is kept."""
 
 
 StreamsFor = Callable[[bytes], tuple[CapturingStream, ...]]

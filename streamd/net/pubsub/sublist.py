@@ -49,6 +49,13 @@ class Receiver(Protocol):
     def cid(self) -> int: ...
 
     @property
+    def name(self) -> str: ...
+
+    @property
+    def account(self) -> str:
+        """Name of the client's account."""
+
+    @property
     def has_headers(self) -> bool:
         """True if the client understands HMSG."""
 
@@ -88,6 +95,7 @@ class Subscription:
         "is_filtered",
         "is_open",
         "is_told",
+        "is_traced",
         "max_msgs",
         "parent",
         "pattern",
@@ -121,6 +129,8 @@ class Subscription:
         # filtered, so that nothing looks at these where a delivery is not filtered.
         self.parent: Subscription | None = None
         self.rename: Callable[[bytes], bytes | None] | None = None
+        # Of what joins accounts: traces of messages go on behind it, or (a callback) end there.
+        self.is_traced = False
         # Of a callback that joins accounts.
         self.relay: Relay | None = None
 

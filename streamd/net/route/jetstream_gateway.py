@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from streamd import errors
 from streamd.api.remote_client import ClientFacts, client_of, facts_of
 from streamd.limits import NET_ROUTE_CACHE_MAX
 from streamd.net.pubsub.delivery_sinks import ServerSink
 from streamd.net.pubsub.message_router import MessageRouter
-from streamd.net.pubsub.subject_routes import RouteTable
+from streamd.net.pubsub.subject_routes import Judged, Place, RouteTable
 from streamd.net.route.remote_messages import PeerLinks
 from streamd.subject_tree import SubjectTree
 from streamd.types import Msg, NodeId
@@ -152,6 +153,14 @@ class GatewayStream:
             run.append((subject, reply, headers, payload, is_trusted))
         if run:
             self._links.note(target, "gate.msgs", [self._account, client, run])
+
+    def judge(self, msg: Msg, done: Judged) -> None:
+        """See `subject_routes.CapturingStream`; nobody asks: the stream is none."""
+        done(errors.CLUSTER_NOT_AVAIL(), self.place(msg[0]))
+
+    def place(self, subject: bytes) -> Place:
+        """See `subject_routes.CapturingStream`."""
+        return subject, True
 
     def _server_for(self, subject: bytes) -> NodeId:
         found = self._servers.get(subject)

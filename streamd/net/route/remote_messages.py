@@ -9,6 +9,7 @@ Each account has its own exchange, for its subject space. Notes to other nodes
     net.sub      [.., is_full, [[pattern, queue, members], ...]]   interest of clients here
     net.msgs     [.., [[subject, payload, reply?, headers?, queues?], ...]]   or, for a run of plain
                  messages on one subject, [subject, [payload, ...]]
+    net.trace    [.., item]                     a traced message, see `traced_delivery.TracedItem`
     net.deliver  [.., to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
     net.run      [.., to, ack, subjects, payloads, numbers]    the same, see `InboxSink.deliver_run`
     net.full     [.., to]                                      stop delivering to that subject
@@ -40,10 +41,13 @@ from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.pubsub.subscriptions import Subscriptions
+from streamd.net.pubsub.traced_delivery import TracedDelivery, TracedItem
 from streamd.types import ACCOUNT, NodeId
 
 PREFIX: Final = "net."
-_KINDS: Final = ("net.sub", "net.msgs", "net.deliver", "net.run", "net.full", "net.room")
+_KINDS: Final = (
+    "net.sub", "net.msgs", "net.trace", "net.deliver", "net.run", "net.full", "net.room",
+)  # fmt: skip
 
 TakeNote = Callable[[NodeId, str, Any], None]
 """Takes a note: (sender, kind, arguments), which a link has checked (protocol/peer_schemas.py)."""
@@ -106,7 +110,7 @@ class Exchange:
             router.output_queue,
             self._links,
             self._call_soon,
-            router.on_drained,
+            router,
         )
         self._by_account[account] = remotes
         router.attach_remotes(remotes)
@@ -182,6 +186,12 @@ class RemoteNode:
                 self._count(_msgs_in(part), size)
                 self._links.note(self.node_id, "net.msgs", [self._account, part])
 
+    def pass_traced(self, item: Sequence[object]) -> None:
+        """See `interest.PeerNode`."""
+        self.flush()  # order: messages queued before go before
+        self._count(1, len(item[7]))  # type: ignore[arg-type]
+        self._links.note(self.node_id, "net.trace", [self._account, list(item)])
+
     def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
         """Send a consumer's messages to the plain subscribers of `to` there, or, if a queue group
         is named, to that group alone."""
@@ -219,6 +229,16 @@ class RemoteNode:
         self.out_bytes += size
 
 
+class RemoteReceiver(Protocol):
+    """Router of the account, as far as this room does not use its parts."""
+
+    @property
+    def traced(self) -> TracedDelivery: ...
+
+    def on_drained(self) -> None:
+        """Resume deliveries that wait for room in connections or links."""
+
+
 class Remotes:
     """Exchange of one account with all other nodes: interest and messages; see
     `remote_routes.OtherNodes`."""
@@ -231,16 +251,16 @@ class Remotes:
         output_queue: OutputQueue,
         links: PeerLinks,
         call_soon: Callable[[Callable[[], None]], object],
-        tell_drained: Callable[[], None],
+        router: RemoteReceiver,
     ) -> None:
-        """`tell_drained` resumes deliveries that wait for room in connections or links."""
         self._account = account
         self._subscriptions = subscriptions
         self._fanout = fanout
         self._output_queue = output_queue
         self._links = links
         self._call_soon = call_soon
-        self._tell_drained = tell_drained
+        self._tell_drained = router.on_drained
+        self._traced = router.traced
         self._interest = subscriptions.remote_interest
         self._local = LocalInterest()
         self._nodes: dict[NodeId, RemoteNode] = {}
@@ -365,7 +385,9 @@ class Remotes:
 
     def on_note(self, sender: NodeId, kind: str, args: Any) -> None:
         """Take a note of another node, without the account."""
-        if kind == "net.msgs":
+        if kind == "net.trace":
+            self._on_trace(self._node(sender), TracedItem(*args[0]))
+        elif kind == "net.msgs":
             self._on_msgs(self._node(sender), *args)
         elif kind == "net.run":
             self._on_run(self._node(sender), *args)
@@ -382,6 +404,12 @@ class Remotes:
     def _on_sub(self, node: RemoteNode, is_full: bool, changes: list[Change]) -> None:
         before = self._interest.forget(node) if is_full else []
         self._changed(before + self._interest.apply(node, changes))
+
+    def _on_trace(self, node: RemoteNode, item: TracedItem) -> None:
+        node.in_msgs += 1
+        node.in_bytes += len(item.payload)
+        self._traced.take_forwarded(node.node_id, item)
+        self._fanout.flush_if_idle()
 
     def _on_msgs(self, node: RemoteNode, items: list[RouteItem]) -> None:
         fanout = self._fanout

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from streamd import limits
-from streamd.node.ports import Peers, Wires
+from streamd import errors, limits
+from streamd.node.ports import Answer, Peers, Wires
 from streamd.node.replicas.local_groups import LocalGroups
-from streamd.node.stream_groups.forwarded_publishes import RelaySink
+from streamd.node.stream_groups.forwarded_publishes import RelaySink, encode_outcomes
 from streamd.protocol import acks
 from streamd.types import Msg, NodeId, Uid
 
@@ -49,6 +49,20 @@ class ForwardedRequests:
             replica.publish(copies, replies, sink)
         else:
             sink.give_back(msgs, replies)
+
+    def serve_judge(
+        self, sender: NodeId, args: tuple[Uid, bytes, bytes, bytes], answer: Answer
+    ) -> None:
+        """Say what would become of a publish: the call `judge`."""
+        uid, subject, headers, payload = args
+        replica = self._groups.get(uid)
+        if replica is None or not replica.is_ready:
+            answer(errors.CLUSTER_NOT_AVAIL())
+            return
+        replica.judge(
+            (subject, headers, payload),
+            lambda outcome, place: answer([list(encode_outcomes([outcome])), *place]),
+        )
 
     def on_pull(self, sender: NodeId, args: tuple[Uid, str, bytes, bytes, bytes]) -> None:
         """Serve a pull request: the note `pull`.

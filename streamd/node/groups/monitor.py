@@ -119,6 +119,10 @@ class Monitor:
         """Messages in the inbox."""
         return len(self._inbox)
 
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self._clock.now_ns()
+
     def post(self, message: InboxMessage) -> None:
         """Put a message in the inbox; the next turn takes it. After the last turn, a message that
         wants an answer gets an error."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from streamd import errors
-from streamd.errors import CorruptionError
+from streamd.errors import CorruptionError, JsError
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.cluster.leaders import Leaders
 from streamd.node.ports import Done, Peers, PublishSink
+from streamd.node.stream_groups.forwarded_publishes import WireOutcomes, decode_outcomes
+from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg
@@ -64,6 +67,27 @@ class RemoteStream:
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         self._forwarding.publish(self.uid, self.name_bytes, msgs, replies, sink)
+
+    def judge(self, msg: Msg, done: Callable[[PublishOutcome, tuple[bytes, bool]], None]) -> None:
+        """See ports.StreamHandle: its leader knows."""
+        leader = self.leader
+        if not leader or self._peers is None:
+            done(errors.CLUSTER_NOT_AVAIL(), self.place(msg[0]))
+            return
+
+        def answered(answer: object) -> None:
+            if isinstance(answer, JsError):
+                done(answer, self.place(msg[0]))
+            else:
+                outcomes, subject, is_kept = cast(tuple[WireOutcomes, bytes, bool], answer)
+                done(decode_outcomes(outcomes)[0], (subject, is_kept))
+
+        self._peers.call(leader, "judge", [self.uid, *msg], answered)
+
+    def place(self, subject: bytes) -> tuple[bytes, bool]:
+        """See ports.StreamHandle."""
+        ((to, _, _),) = IngestTransform().apply(self.config, [(subject, b"", b"")], 0)
+        return to, True
 
     def pull(self, consumer: str, reply: bytes, headers: bytes, payload: bytes) -> bool:
         return self._note("pull", [self.uid, consumer, reply, headers, payload])

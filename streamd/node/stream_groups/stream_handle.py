@@ -8,7 +8,7 @@ from streamd import limits
 from streamd.callbacks import ignore
 from streamd.errors import CorruptionError, DiskError, is_passing
 from streamd.machine.asset_configs import StreamConfig
-from streamd.machine.commands import Command
+from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import account_of
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
@@ -17,6 +17,7 @@ from streamd.node.groups.monitor import Monitor
 from streamd.node.ports import Done, PublishSink
 from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
+from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.record_format import crc_of, decode_at
@@ -85,6 +86,18 @@ class LocalStream:
         else:
             # At once: what follows may go to another node, and must not overtake this.
             self.group.hooks.pass_on(msgs, replies, sink)
+
+    def judge(self, msg: Msg, done: Callable[[PublishOutcome, tuple[bytes, bool]], None]) -> None:
+        """See ports.StreamHandle."""
+        subject, headers, payload = msg
+        place = self.place(subject)
+        now_ns = self.monitor.now_ns()
+        done(self.machine.judge((place[0], headers, payload), now_ns), place)
+
+    def place(self, subject: bytes) -> tuple[bytes, bool]:
+        """See ports.StreamHandle."""
+        ((to, _, _),) = IngestTransform().apply(self.config, [(subject, b"", b"")], 0)
+        return to, self.machine.wants(to)
 
     def propose(self, command: Command, done: Done | None) -> None:
         self._post(inbox.Propose(command, done, True))

@@ -187,6 +187,13 @@ class Stream:
         self.published.append((msgs, replies, sink))
         self.log.append(f"publish {len(msgs)}")
 
+    def judge(self, msg: Any, done: Any) -> None:
+        self.log.append("judge")
+        done(7, self.place(msg[0]))
+
+    def place(self, subject: bytes) -> tuple[bytes, bool]:
+        return subject, True
+
     def acks(
         self, subjects: list[bytes], replies: list[bytes] | None, payloads: list[bytes]
     ) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from streamd.machine.message_headers import are_stored_as_sent, as_stored, is_trace_only
+from streamd.machine.message_headers import are_stored_as_sent, as_stored
+from streamd.net.pubsub.message_trace import Kind
+from streamd.net.pubsub.message_tracing import MessageTracing
 from tests.unit.net.bed import Bed, Node, Peer, Stream
 
 ONLY = b"NATS/1.0\r\nNats-Trace-Dest: t\r\nNats-Trace-Only: true\r\n\r\n"
@@ -129,4 +133,6 @@ def test_a_trace_without_a_listener_hears_no_responders() -> None:
     ],
 )
 def test_headers_that_ask_for_a_trace_alone(block: bytes, *, is_only: bool) -> None:
-    assert is_trace_only(block) is is_only
+    source = SimpleNamespace(cid=1, name="")
+    found, _ = MessageTracing().begin(source, Kind.CLIENT, "A", b"a", block, b"", None)
+    assert (found is not None and found.is_only) is is_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import bcrypt
@@ -12,6 +13,8 @@ from streamd.net.client import session as actions
 from streamd.net.client.auth import Check, ClientPolicy, UserRights
 from streamd.net.client.profile import ClientProfile
 from streamd.net.client.session import Action, Session, State
+from streamd.net.pubsub.message_trace import TRACE_DEST, Kind, MessageTrace
+from streamd.net.pubsub.message_tracing import MessageTracing
 from streamd.protocol import client_protocol as protocol
 
 NOW = 5_000
@@ -44,6 +47,19 @@ class Target:
 
     def map(self, subject: bytes) -> bytes | None:
         return (self.mapped or {}).get(subject, subject)
+
+    def may_be_traced(self, headers: list[bytes]) -> bool:
+        return any(TRACE_DEST in block for block in headers)
+
+    def begin_trace(
+        self, subject: bytes, header: bytes, payload: bytes
+    ) -> tuple[MessageTrace | None, bytes]:
+        source = SimpleNamespace(cid=1, name="")
+        return MessageTracing().begin(source, Kind.CLIENT, "A", subject, header, payload, None)
+
+    def trace_mapping(self, trace: MessageTrace, before: bytes, after: bytes | None) -> None:
+        if self.mapped is not None:
+            trace.mapped(after or b"")
 
 
 class Turn:
