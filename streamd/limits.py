@@ -36,6 +36,23 @@ API_EARLY_S: Final = 0.05  # a pull that overtook the word of who listens waits 
 API_HOPS_MAX: Final = 3  # to the meta leader, on to the stream's, and one that has just changed
 API_FORWARD_MS: Final = 10_000  # a request that was passed on is remembered; clients wait 5 s
 API_CALL_MS: Final = 2000  # for the infos of streams that another node leads
+SNAPSHOTS_MAX: Final = 32  # streams that a node sends as archives at a time
+SNAPSHOT_CHUNK_BYTES: Final = 128 * 1024  # of an archive, in a message; as asked for between these
+SNAPSHOT_CHUNK_MIN: Final = 1024
+SNAPSHOT_CHUNK_MAX: Final = 1024 * 1024
+SNAPSHOT_WINDOW_BYTES: Final = 8 * 1024 * 1024  # of an archive, sent and not acked
+SNAPSHOT_WINDOW_MAX: Final = 32 * 1024 * 1024
+SNAPSHOT_READ_BYTES: Final = 256 * 1024  # of blocks at a time: a few ms of the loop
+SNAPSHOT_FLOW_MS: Final = 5000  # without an ack an archive ends
+SNAPSHOT_INTEREST_MS: Final = 2000  # so long an archive waits for somebody to take it
+RESTORES_MAX: Final = 32  # streams that a node is given as archives at a time
+RESTORE_IDLE_MS: Final = 5000  # without a chunk an upload ends
+RESTORE_ABANDONED_MS: Final = 10_000  # a stream whose restore nobody carries on goes after that
+RESTORE_END_MS: Final = 60_000  # for the meta group to hear what became of a restore
+RESTORE_COMMANDS_MAX: Final = 4  # log entries of one restore that are under way
+RESTORE_COMMAND_BYTES: Final = 512 * 1024  # of messages, in one of them
+RESTORE_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024  # of chunks that came before others were read
+RESTORE_RANGES: Final = 4096  # of deleted messages, in one entry
 API_CONFIGURED_MS: Final = 4500  # for a new stream's leader; clients wait 5 s
 
 # --- JetStream API: reads -----------------------------------------------------------------------

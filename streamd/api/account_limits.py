@@ -114,6 +114,19 @@ def check_room(context: ApiContext, config: StreamConfig) -> None:
         raise exceeded(storage)
 
 
+def check_stored(context: ApiContext, config: StreamConfig, byte_count: int) -> None:
+    """Refuse an archive for whose messages the account or this server has no room."""
+    is_file = config["storage"] == "file"
+    selected = select(context, config["num_replicas"])
+    node = context.node
+    used = node.used_bytes(context.account, selected.replicas)[is_file]
+    server_used = node.storage_bytes() if is_file else node.memory_bytes()
+    server_max = node.storage_max if is_file else node.memory_max
+    bounds = (selected.bytes_max(config["storage"]), used), (server_max, server_used)
+    if any(0 <= most < held + byte_count for most, held in bounds):
+        raise exceeded(config["storage"])
+
+
 def exceeded(storage: str) -> JsError:
     """Return the error of too little storage of a kind."""
     if storage == "file":

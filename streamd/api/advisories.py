@@ -135,6 +135,37 @@ class Advisories:
             f"STREAM.{subject}.{stream}", "stream_action", {"stream": stream, "action": action}
         )
 
+    def snapshot_created(self, stream: str, state: Document, client: ClientFacts | None) -> None:
+        """A stream is about to be sent as an archive."""
+        body = {"stream": stream, "state": state, "client": self._client(client)}
+        self._publish(f"STREAM.SNAPSHOT_CREATE.{stream}", "snapshot_create", body)
+
+    def snapshot_completed(
+        self, stream: str, start_ns: int, error: str, client: ClientFacts | None
+    ) -> None:
+        """A stream was sent as an archive, or not all of it."""
+        body = {"stream": stream} | self._span(start_ns) | {"client": self._client(client)}
+        if error:
+            body["error"] = error
+        self._publish(f"STREAM.SNAPSHOT_COMPLETE.{stream}", "snapshot_complete", body)
+
+    def restore_created(self, stream: str, client: ClientFacts | None) -> None:
+        """An archive is about to be read into a new stream."""
+        body = {"stream": stream, "client": self._client(client)}
+        self._publish(f"STREAM.RESTORE_CREATE.{stream}", "restore_create", body)
+
+    def restore_completed(
+        self, stream: str, start_ns: int, byte_count: int, client: ClientFacts | None
+    ) -> None:
+        """A stream was made of an archive of so many bytes."""
+        span = self._span(start_ns)
+        body = {"stream": stream, **span, "bytes": byte_count, "client": self._client(client)}
+        self._publish(f"STREAM.RESTORE_COMPLETE.{stream}", "restore_complete", body)
+
+    def _span(self, start_ns: int) -> Document:
+        now_ns = self._clock.now_ns()
+        return {"start": times.format_ns(start_ns), "end": times.format_ns(now_ns)}
+
     def consumer_action(self, subject: str, action: str, stream: str, consumer: str) -> None:
         """A consumer was made or deleted."""
         self._publish(

@@ -136,7 +136,7 @@ def limit_offenders(handle: StreamHandle, consumer_limits: ConsumerLimits) -> li
 def delete_stream(request: Request) -> None:
     """Delete a stream everywhere."""
     context = request.context
-    asset = request.asset()
+    asset = request.asset(may_be_restoring=True)
 
     def deleted(_: object) -> None:
         context.advisories.stream_action("DELETED", "delete", asset.name)
@@ -201,7 +201,11 @@ def gather_infos(
 
 def matching(context: ApiContext, subject: str) -> list[StreamAsset]:
     """Return all streams by name, or those that capture a subject that `subject` matches."""
-    assets = context.node.meta.streams_of(context.account)
+    assets = [
+        asset
+        for asset in context.node.meta.streams_of(context.account)
+        if not asset.config.get("restoring")
+    ]
     if not subject:
         return assets
     pattern = subject.encode()

@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from streamd import errors, limits
 from streamd.api.remote_client import RemoteClient, facts_of
-from streamd.api.request import HERE, META, REPLICA, Request, ServerContext
+from streamd.api.request import HERE, META, REPLICA, CallLater, Request, ServerContext
 from streamd.errors import JsError
 from streamd.types import Index, NodeId
 
 FORWARD: Final = "api.request"
-
-
-class CallLater(Protocol):
-    def __call__(self, delay: float, callback: Callable[..., object], *args: object) -> object: ...
 
 
 PublishAnswer = Callable[[str, bytes, bytes, bytes], None]

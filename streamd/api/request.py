@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from streamd import errors
 from streamd.api.advisories import Advisories, ApiClient
@@ -12,7 +13,7 @@ from streamd.config.account_options import AccountJetStream
 from streamd.errors import CorruptionError, JsError
 from streamd.machine.commands import Command
 from streamd.machine.meta import StreamAsset
-from streamd.node.ports import Clock, Done, NodeHandle, StreamHandle, Wires
+from streamd.node.ports import Answer, Clock, Done, NodeHandle, StreamHandle, Wires
 from streamd.types import AssetLimits, Document, NodeId
 
 _UNREADABLE: Final = b"NATS/1.0 500 Message Can Not Be Read\r\n\r\n"
@@ -23,6 +24,20 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def to_json(document: Document) -> bytes:
     """Return `document` as JSON bytes."""
     return _encode(document).encode("utf-8", "replace")
+
+
+OnMessage = Callable[[bytes, bytes, bytes, bytes, Any], None]
+"""(subject, reply, headers, payload, client)"""
+
+
+class ApiWires(Wires, Protocol):
+    """Core NATS as the API sees it: beside what the node uses, messages to the server itself."""
+
+    def listen(self, pattern: bytes, on_message: OnMessage) -> object:
+        """Call `on_message` for each message of a client of any node; `client` is None for those
+        of other nodes, which are told of it at once. Returns a token for `unlisten`."""
+
+    def unlisten(self, token: object) -> None: ...
 
 
 class ApiCounts:
@@ -42,10 +57,32 @@ class ApiCounts:
         self.pending += other.pending
 
 
+class CallLater(Protocol):
+    def __call__(self, delay: float, callback: Callable[..., object], *args: object) -> object: ...
+
+
+class UploadService(Protocol):
+    """Archives that clients upload into streams that this node leads: api/restores.py."""
+
+    def serve(self, method: str, args: list[object], answer: Answer) -> None:
+        """Answer a call of a node, this one included."""
+
+
 class ServerContext:
     """Settings and state of the API that the accounts of a server share."""
 
-    __slots__ = ("asset_limits", "clock", "domain", "node", "park", "removing_until_ms", "version")
+    __slots__ = (
+        "_call_later",
+        "asset_limits",
+        "clock",
+        "domain",
+        "node",
+        "park",
+        "removing_until_ms",
+        "restores",
+        "snapshot_count",
+        "version",
+    )
 
     def __init__(
         self,
@@ -55,7 +92,9 @@ class ServerContext:
         version: str,
         domain: str,
         asset_limits: AssetLimits,
+        call_later: CallLater | None = None,
     ) -> None:
+        self._call_later = call_later
         self.node = node
         self.clock = clock
         self.version = version
@@ -63,6 +102,13 @@ class ServerContext:
         self.asset_limits = asset_limits
         self.park: Callable[[Request], None] | None = None  # until somebody leads; a cluster's
         self.removing_until_ms = 0  # a server's removal is proposed, and may be decided till then
+        self.snapshot_count = 0  # of archives that are being sent
+        self.restores: UploadService | None = None  # set once, by the router
+
+    def later(self, delay_s: float, callback: Callable[..., object], *args: object) -> None:
+        """Call `callback` after a while, by the loop's clock."""
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        call_later(delay_s, callback, *args)
 
 
 class ApiContext:
@@ -74,7 +120,7 @@ class ApiContext:
         self,
         server: ServerContext,
         account: str,
-        wires: Wires,
+        wires: ApiWires,
         advisories: Advisories,
         jetstream: Callable[[], AccountJetStream | None],
     ) -> None:
@@ -220,6 +266,11 @@ class Request:
         document = {"type": _TYPE_PREFIX + endpoint.type_name} | fields
         self._send(document, is_audited=endpoint.is_audited)
 
+    def answered(self, body: bytes) -> None:
+        """Note that the node of a stream's leader has sent the success response `body`."""
+        self.context.advisories.audit(self.client, self.subject, self.payload, body)
+        self.finish()
+
     def refuse(self, error: JsError) -> None:
         """Send the error response; but wait for the next leader if that may serve it."""
         park = self.context.server.park
@@ -285,6 +336,8 @@ class Request:
         """Return the stream the subject names; refuses the request if there is none."""
         context = self.context
         handle = context.streams.stream(self.names[0])
+        if handle is not None and handle.config.get("restoring"):
+            raise errors.STREAM_NOT_FOUND()
         if handle is None:
             reason = context.node.failed.get((context.account, self.names[0]))
             if reason:  # its bytes are there, and wait for an operator
@@ -297,14 +350,16 @@ class Request:
     def replica(self) -> StreamHandle | None:
         """The stream the subject names, as far as it is on this node; None: it is not."""
         handle = self.context.streams.stream(self.names[0])
+        if handle is not None and handle.config.get("restoring"):
+            return None
         if handle is None or not self.context.is_clustered or handle.is_local:
             return handle
         return self.context.node.replica(handle.uid)
 
-    def asset(self) -> StreamAsset:
+    def asset(self, *, may_be_restoring: bool = False) -> StreamAsset:
         """Return the stream the subject names as the meta group knows it, wherever it is."""
         asset = self.context.asset(self.names[0])
-        if asset is None:
+        if asset is None or (asset.config.get("restoring") and not may_be_restoring):
             raise errors.STREAM_NOT_FOUND()
         return asset
 

@@ -14,10 +14,12 @@ from streamd.api import (
     consumer_endpoints,
     direct_get,
     message_endpoints,
+    restores,
+    snapshots,
     stream_endpoints,
 )
 from streamd.api.advisories import Advisories, ApiClient
-from streamd.api.forwarding import FORWARD, CallLater, Forwarding
+from streamd.api.forwarding import FORWARD, Forwarding
 from streamd.api.remote_client import RemoteClient, client_of
 from streamd.api.request import (
     ANSWER,
@@ -26,6 +28,8 @@ from streamd.api.request import (
     STREAM,
     ApiContext,
     ApiCounts,
+    ApiWires,
+    CallLater,
     Endpoint,
     Request,
     ServerContext,
@@ -33,7 +37,7 @@ from streamd.api.request import (
 from streamd.config.account_options import AccountJetStream
 from streamd.machine.message_headers import get, parse_number
 from streamd.node.clock import SystemClock
-from streamd.node.ports import Answer, Clock, NodeHandle, StreamHandle, Wires
+from streamd.node.ports import Answer, Clock, NodeHandle, StreamHandle
 from streamd.types import ACCOUNT, SYSTEM_ACCOUNT, AssetLimits, Document, NodeId
 
 PREFIX: Final = b"$JS.API."
@@ -104,9 +108,9 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
         "STREAM.PURGE": row(
             "stream_purge", stream_endpoints.purge, 1, where=STREAM, blank={"purged": 0}
         ),
-        "STREAM.SNAPSHOT": row("stream_snapshot", stream_endpoints.snapshot, 1, where=STREAM),
+        "STREAM.SNAPSHOT": row("stream_snapshot", snapshots.snapshot, 1, where=STREAM),
         "STREAM.RESTORE": row(
-            "stream_restore", stream_endpoints.restore, 1, where=META, blank={"deliver_subject": ""}
+            "stream_restore", restores.restore, 1, where=META, blank={"deliver_subject": ""}
         ),
         "STREAM.MSG.GET": row(
             "stream_msg_get", message_endpoints.get, 1, where=STREAM, is_audited=False
@@ -183,7 +187,7 @@ class ApiAccounts(Protocol):
     def system_account(self) -> str:
         """The account whose users run the servers."""
 
-    def wires(self, account: str) -> Wires:
+    def wires(self, account: str) -> ApiWires:
         """Return the subject space of an account; any name is one."""
 
     def jetstream(self, account: str) -> AccountJetStream | None:
@@ -198,10 +202,10 @@ class SoleAccount:
 
     system_account = SYSTEM_ACCOUNT
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: ApiWires) -> None:
         self._wires = wires
 
-    def wires(self, account: str) -> Wires:
+    def wires(self, account: str) -> ApiWires:
         return self._wires
 
     def jetstream(self, account: str) -> AccountJetStream | None:
@@ -232,7 +236,9 @@ class Router:
             version=server_version,
             domain=domain,
             asset_limits=asset_limits or AssetLimits(),
+            call_later=call_later,
         )
+        self.server.restores = self._restores = restores.Restores(self.server, self.context_of)
         self._accounts = accounts
         self._contexts: dict[str, ApiContext] = {}
         self.context = self.context_of(ACCOUNT)
@@ -277,9 +283,13 @@ class Router:
     def announce(self) -> None:
         """Announce from here on what streams and the meta group report."""
         self.server.node.watch_events(self._on_stream_event, self._on_meta_event)
+        self._restores.watch()  # of a start before this one
 
     def _on_stream_event(self, handle: StreamHandle, kind: str, fields: Document) -> None:
-        self.context_of(handle.account).advisories.on_stream_event(handle, kind, fields)
+        if kind == "restore_led":
+            self._restores.watch()
+        else:
+            self.context_of(handle.account).advisories.on_stream_event(handle, kind, fields)
 
     def _on_meta_event(self, kind: str, fields: Document) -> None:
         # For operators; and for clients of a server without accounts, which has no other users.
@@ -415,6 +425,8 @@ class Router:
     def _on_call(self, sender: NodeId, method: str, args: Any, answer: Answer) -> None:
         if method == FORWARD:
             self._take(sender, args, answer)
+        elif method in restores.CALLS:
+            self._restores.serve(method, args, answer)
         else:
             cluster_endpoints.serve_call(self.server.node, self.context_of, method, args, answer)
 

@@ -145,6 +145,40 @@ CREATE_CONSUMER: Final = Shape(
     },
 )
 
+CONSUMER_CONFIG: Final = Shape("ConsumerConfig", CONSUMER_CONFIG_FIELDS)
+STREAM_SNAPSHOT: Final = Shape(
+    "JSApiStreamSnapshotRequest",
+    {
+        "deliver_subject": "string",
+        "no_consumers": "bool",
+        "chunk_size": "int",
+        "window_size": "int",
+        "jsck": "bool",
+    },
+)
+STREAM_RESTORE: Final = Shape(
+    "JSApiStreamRestoreRequest",
+    {
+        "config": Shape("StreamConfig", STREAM_CONFIG_FIELDS),
+        "state": Shape(
+            "StreamState",
+            {
+                "messages": "uint64",
+                "bytes": "uint64",
+                "first_seq": "uint64",
+                "first_ts": "time.Time",
+                "last_seq": "uint64",
+                "last_ts": "time.Time",
+                "num_subjects": "int",
+                "num_deleted": "int",
+                "deleted": ["uint64"],
+                "lost": Shape("LostStreamData", {"msgs": ["uint64"], "bytes": "uint64"}),
+                "consumer_count": "int",
+            },
+        ),
+    },
+)
+
 _PAGE: Final = {"offset": "int"}
 STREAM_NAMES: Final = Shape("JSApiStreamNamesRequest", _PAGE | {"subject": "string"})
 STREAM_LIST: Final = Shape("JSApiStreamListRequest", _PAGE | {"subject": "string"})

@@ -140,6 +140,12 @@ def owned(config: Config, account: str) -> Config:
     return config if account == ACCOUNT else {**config, "account": account}
 
 
+def restored(config: Config, *, is_whole: bool) -> Config:
+    """Return `config` as that of a stream into which an archive is being read, or was."""
+    kept = cast(Config, {key: value for key, value in config.items() if key != "restoring"})
+    return kept if is_whole else {**kept, "restoring": True}
+
+
 def check_create(given: Config) -> None:
     """Refuse what may be set later but not at creation: before all else that may be wrong with it,
     as nats-server does."""

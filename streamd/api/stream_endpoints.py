@@ -185,14 +185,14 @@ def delete(request: Request) -> None:
     if request.context.is_clustered:
         cluster_endpoints.delete_stream(request)
         return
-    handle = request.stream()
-    name = handle.name
+    asset = request.asset(may_be_restoring=True)
+    name = asset.name
 
     def deleted(_: object) -> None:
         request.context.advisories.stream_action("DELETED", "delete", name)
         request.answer({"success": True})
 
-    command = [commands.DELETE_STREAM, request.context.clock.now_ns(), name, handle.uid]
+    command = [commands.DELETE_STREAM, request.context.clock.now_ns(), name, asset.uid]
     request.propose_meta(command, deleted)
 
 
@@ -214,21 +214,6 @@ def purge(request: Request) -> None:
         [commands.PURGE, now_ns, pattern, seq, keep],
         lambda count: request.answer({"success": True, "purged": count}),
     )
-
-
-def snapshot(request: Request) -> None:
-    """`STREAM.SNAPSHOT.<stream>`: not served."""
-    if decoding.is_empty_request(request.payload):
-        raise errors.BAD_REQUEST()
-    request.stream()
-    raise errors.STREAM_SNAPSHOT(err="not supported by this server")
-
-
-def restore(request: Request) -> None:
-    """`STREAM.RESTORE.<stream>`: not served."""
-    if decoding.is_empty_request(request.payload):
-        raise errors.BAD_REQUEST()
-    raise errors.STREAM_RESTORE(err="not supported by this server")
 
 
 def needs_cluster(request: Request) -> None:

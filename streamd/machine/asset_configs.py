@@ -117,6 +117,7 @@ class StreamConfig(TypedDict, total=False):
     persist_mode: Literal["default", "async"]
     metadata: Metadata
     account: str  # to which the stream belongs; absent: `$G`. Never shown, never asked for
+    restoring: bool  # an archive is being read into it; absent: no. Never shown, never asked for
     pedantic: bool  # of a request only: never stored
 
 

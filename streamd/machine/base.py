@@ -89,6 +89,11 @@ class RecordCodec(Protocol):
         of each record.
         """
 
+    def encode_timed(
+        self, first_seq: Seq, tss: Sequence[int], msgs: Sequence[Msg]
+    ) -> tuple[list[bytes], list[int], list[int]]:
+        """As `encode_batch`, with the time of each message."""
+
     def encode_frame(self, index: Index, ts: int) -> bytes:
         """A record that says: all before this was applied up to log index `index`."""
 

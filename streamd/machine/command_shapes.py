@@ -110,12 +110,12 @@ def _is_name(value: object) -> bool:
     return type(value) is str and value != ""
 
 
-def _is_any(value: object) -> bool:
-    return True
-
-
 def _is_bytes(value: object) -> bool:
     return type(value) is bytes
+
+
+def _is_any(value: object) -> bool:
+    return True
 
 
 def _is_integer_text(value: object) -> bool:
@@ -284,13 +284,29 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     commands.CHECKPOINT: _shape(_is_uint, _is_uint),
     commands.REWRITE: _shape(_is_uints, _are_ranges, lambda value: type(value) is bytes),
     commands.REMOVE: _shape(_are_ranges),
+    commands.IMPORT: _shape(
+        _list_of(_row_of(_is_uint, _is_uint, _is_bytes, _is_bytes, _is_bytes)), _is_uint
+    ),
+    commands.IMPORT_CONSUMER: _shape(
+        _is_name,
+        _is_consumer_config,
+        _is_uint,
+        _row_of(
+            _is_uint,
+            _is_uint,
+            _is_uint,
+            _is_uint,
+            _list_of(_row_of(_is_uint, _is_uint, _is_uint)),
+            _list_of(_row_of(_is_uint, _is_uint)),
+        ),
+    ),
     commands.CREATE_STREAM: _shape(
         _is_stream_config, _or_none(_is_names), _row_of(_is_int, _is_int, _is_uint), optional=2
     ),
     commands.UPDATE_STREAM: _shape(
         _is_name, _is_stream_config, _or_none(_is_names), _is_list, optional=2
     ),
-    commands.DELETE_STREAM: _shape(_is_name, _is_uint),
+    commands.DELETE_STREAM: _shape(_is_name, _is_uint, _is_any, optional=1),
     commands.SET_PEERS: _shape(_is_uint, _is_names, _is_list, optional=1),
     commands.MOVED: _shape(_is_uint, _is_names),
     commands.REMOVE_SERVER: _shape(_is_name),

@@ -101,6 +101,17 @@ REMOVE = 20
 apart from it so that no entry holds the loop for long. ranges: seqs, [first, last, ...] inclusive,
 ascending. Outcome: how many were still there."""
 
+IMPORT = 25
+"""[IMPORT, ts, msgs, last_seq]: messages of an archive, for a stream that is being restored. msgs
+is a list of (seq, ts, subject, headers, payload) with ascending seqs beyond the stream's last; what
+is missing between them was deleted. `last_seq` (0: not given): the stream ends there at least.
+Outcome: True or JsError."""
+IMPORT_CONSUMER = 26
+"""[IMPORT_CONSUMER, ts, name: str, config: dict, created_ns, state]: a consumer of an archive, for
+a stream that is being restored. state is [delivered_cseq, delivered_sseq, floor_cseq, floor_sseq,
+[(sseq, cseq, ts)] of what is pending, [(sseq, deliveries)] of what was delivered more than once].
+The consumer's uid is the entry's index. Outcome: True or JsError."""
+
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
 """[CREATE_STREAM, ts, config: dict, peers: list[str] | None, bounds]. The stream's uid is the
@@ -118,7 +129,8 @@ where its replicas live does not change. Outcome: StreamAsset or JsError.
 basis: [uid, *peers] of the stream as it was when this was decided, or absent: if it is another by
 now, nothing changes, and the outcome is STREAM_MOVE_IN_PROGRESS."""
 DELETE_STREAM = 103
-"""[DELETE_STREAM, ts, name: str, uid]: uid 0 = what has the name in `$G`. Outcome: True or
+"""[DELETE_STREAM, ts, name: str, uid, is_restoring_only]: uid 0 = what has the name in `$G`.
+`is_restoring_only` (absent: False): a stream whose restore came to its end stays. Outcome: True or
 JsError."""
 SET_PEERS = 104
 """[SET_PEERS, ts, uid, peers: list[str], basis]: where the stream's replicas are to live from now

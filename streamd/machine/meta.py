@@ -311,10 +311,12 @@ class MetaMachine:
         return True
 
     def _apply_delete(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
-        _, _, name, uid = command
+        _, _, name, uid, *restoring_only = command
         existing = self.streams_by_uid.get(uid) if uid else self.stream(name)
         if existing is None or existing.name != name:
             return errors.STREAM_NOT_FOUND()
+        if restoring_only == [True] and not existing.config.get("restoring"):
+            return errors.STREAM_NAME_EXIST()
         del self.streams_by_key[existing.key]
         del self.streams_by_uid[existing.uid]
         self.thin.discard(existing.uid)

@@ -14,6 +14,7 @@ from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.clock import Clock as Clock
+from streamd.node.stream_groups.stream_cut import StreamCut
 from streamd.protocol.node_hello import Facts, Hello
 from streamd.raft.messages import Message
 from streamd.types import Index, Msg, NodeId, Seq, StoredMsg, StreamKey, Term, Uid
@@ -204,6 +205,10 @@ class StreamHandle(Protocol):
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         """Read messages by seq (None: not there). May call `done` at once, or after a disk read;
         with None if one of them is there and can't be read."""
+
+    def cut(self) -> StreamCut:
+        """Return the stream as it is now, with its consumers, to be read while it goes on. Not for
+        a stream that another node leads."""
 
     def damaged(self, err: CorruptionError) -> None:
         """Report a block, met through `machine`, that can't be read, or lacks something."""

@@ -367,6 +367,11 @@ _CALLS: Final[dict[str, Check]] = {
     "api.offenders": _row(_is_uint, _dict_of(_is_any)),
     "api.usage": _row(_is_text),
     "judge": _row(_is_uint, _is_bytes, _is_bytes, _is_bytes),
+    "api.restore": _row(
+        _is_text, _is_uint, _is_bytes, _is_text, lambda value: value == [] or _client(value)
+    ),
+    "api.restored": _row(_is_uint),
+    "api.restore_failed": _row(_is_uint),
 }
 # Of what is not here the asker looks at the value itself, whatever it is.
 _ANSWERS: Final[dict[str, Check]] = {
@@ -381,4 +386,7 @@ _ANSWERS: Final[dict[str, Check]] = {
     "api.offenders": _are_texts,
     "api.usage": _dict_of(_is_int),
     "judge": _row(_are_outcomes, _is_bytes, _is_bool),
+    "api.restore": _is_bytes,
+    "api.restored": _is_bool,
+    "api.restore_failed": _is_bool,
 }

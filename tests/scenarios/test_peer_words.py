@@ -65,6 +65,9 @@ CALLS: dict[str, list[Any]] = {
     "api.offenders": [999, {"max_ack_pending": 1}],
     "api.usage": ["$G"],
     "judge": [999, b"s.a", b"", b"x"],
+    "api.restore": ["$G", 999, b"reply", "n1", _CLIENT],
+    "api.restored": [999],
+    "api.restore_failed": [999],
 }
 WRONG = (None, -1, 1.5, "x", b"x", [], [None], [["x"]], {}, {"tags": 3}, {3: 3}, True, 2**63)
 # Values inside of what is not looked into: the command of a proposal, for who would propose it.

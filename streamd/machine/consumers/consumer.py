@@ -216,6 +216,36 @@ class Consumer:
         self.delivered_cseq = cseq
         self._check()
 
+    def take_over(self, state: Sequence[Any]) -> None:
+        """Take over the position that this consumer had in another stream with the same messages;
+        `state` as in commands.IMPORT_CONSUMER. Called before the first delivery. What left that
+        stream, or never was in this one, is not waited for."""
+        cseq, sseq, floor_cseq, floor_sseq, pending, redelivered = state
+        if not cseq:
+            if sseq:
+                self.begin_at(sseq + 1)
+            return
+        index = self._stream.index
+        self.remaining.skip_initial()
+        self.delivered_cseq, self.delivered_sseq = cseq, min(sseq, index.last_seq)
+        self.floor_cseq, self.floor_sseq = self.delivered_cseq, self.delivered_sseq
+        self.remaining.begin(self.delivered_sseq + 1)
+        if self.is_ack_none:
+            return
+        self.floor_cseq = min(floor_cseq, self.delivered_cseq)
+        self.floor_sseq = min(floor_sseq, self.delivered_sseq)
+        is_live = index.live.has
+        for each, its_cseq, ts in sorted(pending):
+            if self.floor_sseq < each <= self.delivered_sseq and is_live(each):
+                self.pending[each] = (its_cseq, ts)
+                self._remember_order(each, each)
+        self.redelivered = {
+            each: count
+            for each, count in sorted(redelivered)
+            if count > 1 and each <= self.delivered_sseq and is_live(each)
+        }
+        self._check()
+
     def update(self, config: ConsumerConfig) -> None:
         """Take over a new config (checked by consumer_checks), but for its pause: `pause` may have
         changed that since the request was made."""

@@ -122,9 +122,10 @@ class BlockTable(Sequence[Block]):
         lengths: list[int],
         crcs: list[int],
         flags: list[int] | None,
+        tss: Sequence[int] | None = None,
     ) -> int:
         """Append to the active block the rows of messages with the seqs from `first` on, one ns
-        apart; all but their subjects. Returns their share in the digest."""
+        apart or at the times `tss`; all but their subjects. Returns their share in the digest."""
         block = self.active
         columns = block.columns
         assert columns is not None and not block.is_sealed, block.block_no
@@ -139,7 +140,7 @@ class BlockTable(Sequence[Block]):
             columns.seqs.extend(range(first, first + count))
         if flags is not None:
             columns.has_flags = True
-        if count == 1:  # publishers that wait for each ack send them so
+        if count == 1 and tss is None:  # publishers that wait for each ack send them so
             length = lengths[0]
             columns.offsets.append(block.end_offset)
             block.end_offset += length
@@ -155,13 +156,17 @@ class BlockTable(Sequence[Block]):
                 lengths = [length | flag for length, flag in zip(lengths, flags, strict=True)]
             columns.lengths.extend(lengths)
             delta = first_ts - columns.base_ts
-            columns.ts_deltas.extend(range(delta, delta + count))
+            if tss is None:
+                columns.ts_deltas.extend(range(delta, delta + count))
+            else:
+                base_ts = columns.base_ts
+                columns.ts_deltas.extend([ts - base_ts for ts in tss])
             columns.crcs.extend(crcs)
             mixed = mix_run(first, crcs)
         columns.end_offset = block.end_offset
         block.digest = (block.digest + mixed) & MASK64
         block.last_seq = first + count - 1
-        block.last_ts = first_ts + count - 1
+        block.last_ts = first_ts + count - 1 if tss is None else tss[-1]
         block.count += count
         block.live += count
         return mixed

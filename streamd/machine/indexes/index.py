@@ -83,14 +83,15 @@ class StreamIndex:
         lengths: list[int],
         crcs: list[int],
         flags: list[int] | None = None,
+        tss: Sequence[int] | None = None,
     ) -> Seq:
-        """Record that `msgs` were stored, one ns apart, with the seqs after `last_seq`; their
-        records, of these lengths and crcs, go to the end of the active block. Returns the first
-        of the seqs."""
+        """Record that `msgs` were stored, one ns apart or at the times `tss`, which never fall,
+        with the seqs after `last_seq`; their records, of these lengths and crcs, go to the end of
+        the active block. Returns the first of the seqs."""
         live, blocks = self.live, self.blocks
         block = blocks.active
         first, count, start = live.last_seq + 1, len(lengths), block.end_offset
-        mixed = blocks.append(first, first_ts, lengths, crcs, flags)
+        mixed = blocks.append(first, first_ts, lengths, crcs, flags, tss)
         size = block.end_offset - start - self.sizes.less * count
         if flags is not None:
             size += self.sizes.extra_of(flags)

@@ -120,6 +120,8 @@ class Expiry:
     def next_due_ns(self, limits: Limits) -> int:
         """When the next message must leave, or when to look again; 0: nothing will."""
         self.fresh_ns = 0
+        if limits.is_restoring:
+            return 0
         due = 0
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)
@@ -135,6 +137,8 @@ class Expiry:
 
     def plan(self, now_ns: int, limits: Limits) -> Command | None:
         """The EXPIRE to propose at `now_ns`, or None. Bounded: ask again after it is applied."""
+        if limits.is_restoring:
+            return None
         up_to = 0
         if limits.max_age_ns > 0:
             seq = self._first_aging(limits)

@@ -35,6 +35,7 @@ class Limits:
         "is_discard_new_per_subject",
         "is_interest",
         "is_plain",
+        "is_restoring",
         "is_sealed",
         "is_workqueue",
         "marker_ttl_ns",
@@ -62,7 +63,9 @@ class Limits:
         )
         self.is_interest = config.get("retention", LIMITS) == INTEREST
         self.is_workqueue = config.get("retention", LIMITS) == WORKQUEUE
-        self.is_sealed = bool(config.get("sealed"))
+        # Nobody publishes into a stream that is being restored.
+        self.is_restoring = bool(config.get("restoring"))
+        self.is_sealed = bool(config.get("sealed")) or self.is_restoring
         self.denies_delete = bool(config.get("deny_delete"))
         self.denies_purge = bool(config.get("deny_purge"))
         self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
@@ -72,6 +75,9 @@ class Limits:
         # Without a destination it is as nats-server takes it: accepted, and does nothing. A copy to
         # the message's own subject would be stored here, and copied, without end.
         self.republish = republish if republish and republish.get("dest") else None
+        if self.is_restoring:  # once all is there, the limits take out what is too much
+            self.max_msgs = self.max_bytes = self.max_per_subject = -1
+            self.max_age_ns = 0
         # Publishes may be refused for want of room, so each must see the one before it stored.
         self.checks_room = self.is_discard_new and (
             self.max_msgs > 0 or self.max_bytes > 0 or self.is_discard_new_per_subject

@@ -10,6 +10,7 @@ Parts, each with the state that it owns:
     StreamConsumers    the consumers and their interest
     StreamRemoval      no state: removes messages by limit, request, age
     StreamStoring      no state: checks and stores messages
+    StreamImport       no state: takes over messages and consumers of an archive
 
 An entry's way, always in this order:
 
@@ -52,6 +53,7 @@ from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
+from streamd.machine.streams.stream_import import StreamImport
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.machine.streams.stream_storing import StreamStoring
 from streamd.types import Entry, Index, Msg, Uid
@@ -101,6 +103,7 @@ class StreamMachine:
         consumers = self._consumers
         removal = StreamRemoval(self.content, self._changes)
         storing = StreamStoring(self.content, self._changes, consumers, removal)
+        importing = StreamImport(self.content, self._changes, consumers)
         return {
             commands.STORE: storing.apply_store,
             commands.STORE_BATCH: storing.apply_store_batch,
@@ -119,6 +122,8 @@ class StreamMachine:
             commands.PROGRESS: consumers.apply_to_consumer,
             commands.DEAD: consumers.apply_to_consumer,
             commands.POSITION: consumers.apply_to_consumer,
+            commands.IMPORT: importing.apply_import,
+            commands.IMPORT_CONSUMER: importing.apply_import_consumer,
             commands.CONFIGURE: self._apply_configure,
             commands.CHECKPOINT: self._apply_checkpoint,
             commands.REWRITE: self._apply_rewrite,

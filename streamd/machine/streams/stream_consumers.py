@@ -56,6 +56,11 @@ class StreamConsumers:
         """Enter a consumer that is new or comes from a snapshot."""
         self.by_name[consumer.name] = self.by_uid[consumer.uid] = consumer
 
+    def enter(self, consumer: Consumer) -> None:
+        """Enter a consumer that an entry brought."""
+        self.add(consumer)
+        self._note_consumer(consumer)
+
     # --- commands -------------------------------------------------------------------------------
 
     def apply_to_consumer(self, entry: Entry, command: Command, out: Effects) -> bool:
@@ -89,8 +94,7 @@ class StreamConsumers:
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self
         )
-        self.add(consumer)
-        self._note_consumer(consumer)
+        self.enter(consumer)
         fields = {"stream": self.name, "consumer": name}
         out.events.append(("consumer_created", fields))
         if consumer.paused_until_ns > ts:

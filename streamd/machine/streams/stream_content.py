@@ -20,7 +20,7 @@ from streamd.types import Index, Uid
 FeaturesState = dict[str, list[list[bytes | int]]]
 """Part of a snapshot: what is kept for features that the stream uses, by name; absent: nothing."""
 
-_SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
+SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
 
 
 class StreamContent:
@@ -82,4 +82,4 @@ class StreamContent:
     def has_seqs_for(self, count: int) -> bool:
         """Return False if the stream is at the end of its seqs, where a purge or `first_seq` may
         bring it at once."""
-        return self.index.last_seq + count <= _SEQ_MAX
+        return self.index.last_seq + count <= SEQ_MAX

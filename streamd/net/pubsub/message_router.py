@@ -34,6 +34,7 @@ from streamd.net.pubsub.output_queue import OutputQueue
 from streamd.net.pubsub.pubacks import domain_field
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import CapturingStream, no_streams
+from streamd.net.pubsub.sublist import Callback, Subscription
 from streamd.net.pubsub.subscriptions import Subscriptions
 from streamd.net.pubsub.traced_delivery import TracedDelivery, TracedMsg
 from streamd.protocol.leaf_protocol import LeafMsg
@@ -171,6 +172,18 @@ class MessageRouter:
     def unwatch(self, token: object) -> None:
         """See ports.Wires."""
         self.subscriptions.unwatch(token)
+
+    def listen(self, pattern: bytes, on_message: Callback) -> object:
+        """See api.request.ApiWires."""
+        sub = self.subscriptions.subscribe_internal(pattern, on_message, is_told=True)
+        if self._remotes is not None:
+            self._remotes.tell()  # before the message that says what to publish there
+        return sub
+
+    def unlisten(self, token: object) -> None:
+        """See api.request.ApiWires."""
+        assert isinstance(token, Subscription)
+        self.subscriptions.unsubscribe(token)
 
     def when_drained(self, tell: Callable[[], None]) -> None:
         """See ports.Wires."""

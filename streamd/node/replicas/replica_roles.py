@@ -106,6 +106,8 @@ class ReplicaRoles:
                 )
             if not group.raft.log.is_sole:
                 context.hooks.announce(replica, "leader_elected", {})
+            if replica.config.get("restoring"):
+                context.hooks.announce(replica, "restore_led", {})
 
     def withdraw(self, replica: LocalStream) -> None:
         """Withdraw a replica: it serves no client from here on."""

@@ -16,6 +16,7 @@ from streamd.node.ports import Done, Peers, PublishSink
 from streamd.node.stream_groups.forwarded_publishes import WireOutcomes, decode_outcomes
 from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
+from streamd.node.stream_groups.stream_cut import StreamCut
 from streamd.subjects import matches
 from streamd.types import Msg, NodeId, Seq, StoredMsg
 
@@ -60,6 +61,8 @@ class RemoteStream:
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""
+        if self.config.get("restoring"):
+            return False
         return any(matches(pattern.encode(), subject) for pattern in self.config["subjects"] or ())
 
     def takes_acks(self, name: str) -> bool:
@@ -112,6 +115,9 @@ class RemoteStream:
         return []  # its leader knows
 
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
+        raise AssertionError(f"stream {self.name}: reads go to its leader")
+
+    def cut(self) -> StreamCut:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
     def damaged(self, err: CorruptionError) -> None:

@@ -78,6 +78,11 @@ _NAMED_KINDS = frozenset(
 _REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
 
 
+def import_bytes(command: commands.Command) -> int:
+    """Return what an IMPORT stores, about."""
+    return sum(len(row[2]) + len(row[3]) + len(row[4]) for row in command[2])
+
+
 class StreamGroup(Group):
     """Group of one stream with its consumers, on a node that may lead it."""
 
@@ -137,6 +142,7 @@ class StreamGroup(Group):
         )
         self._share = bounds.share
         self._proposals = proposals
+        self._has_room = bounds.has_room
         self._is_gone = False  # closed, because the stream is
         self._handlers |= {
             stream_inbox.Publish: intake.on_publish,
@@ -258,6 +264,10 @@ class StreamGroup(Group):
         if self._hub.is_closed:
             if done is not None:
                 done(self._undone())
+            return
+        if command[0] == commands.IMPORT and not self._has_room(import_bytes(command)):
+            if done is not None:
+                done(errors.INSUFFICIENT_RESOURCES())
             return
         bulk_delete = self._maintenance.bulk_delete
         if command[0] == commands.DELETE_CONSUMER:

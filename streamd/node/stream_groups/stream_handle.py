@@ -18,6 +18,7 @@ from streamd.node.ports import Done, PublishSink
 from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.node.stream_groups.ingest_transform import IngestTransform
+from streamd.node.stream_groups.stream_cut import StreamCut
 from streamd.node.stream_groups.stream_group import StreamGroup
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.record_format import crc_of, decode_at
@@ -76,9 +77,10 @@ class LocalStream:
 
     def captures(self, subject: bytes) -> bool:
         """True if a publish on `subject` belongs in this stream."""
-        return any(
-            matches(pattern.encode(), subject) for pattern in self.machine.config["subjects"] or ()
-        )
+        config = self.machine.config
+        if config.get("restoring"):
+            return False
+        return any(matches(pattern.encode(), subject) for pattern in config["subjects"] or ())
 
     def publish(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink) -> None:
         if self._raft.is_leader and not (self.is_gated and not isinstance(sink, RelaySink)):
@@ -137,6 +139,10 @@ class LocalStream:
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         """See ports.StreamHandle. Messages not in memory cost one block read each."""
         _Read(self, seqs, done).advance()
+
+    def cut(self) -> StreamCut:
+        """See ports.StreamHandle."""
+        return StreamCut(self.machine, self.store.hold())
 
     def damaged(self, err: CorruptionError) -> None:
         self.group.hooks.on_damaged(err, True, err.block_no)

@@ -9,6 +9,7 @@ from streamd.store.blocks.record_format import (
     encode_batch,
     encode_frame,
     encode_skip,
+    encode_timed,
     encode_tombstone,
 )
 
@@ -17,6 +18,7 @@ class BlockCodec:
     """Implements `machine.base.RecordCodec` for callers that may not import this room."""
 
     encode_batch = staticmethod(encode_batch)
+    encode_timed = staticmethod(encode_timed)
     encode_frame = staticmethod(encode_frame)
     encode_tombstone = staticmethod(encode_tombstone)
     encode_skip = staticmethod(encode_skip)

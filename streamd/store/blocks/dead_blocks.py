@@ -23,6 +23,8 @@ class DeadBlocks:
         self._dead: list[int] = []  # since the newest snapshot
         self._doomed: list[int] = []  # before it
         self._sizes: dict[int, int] = {}  # of both
+        self._hold_count = 0  # readers of blocks as they were at some moment
+        self._held: list[int] = []  # files that would be gone by now
 
     def __contains__(self, block_no: int) -> bool:
         return block_no in self._sizes
@@ -66,6 +68,9 @@ class DeadBlocks:
 
         Files that are left when the store is closed go after the next start (`doom`).
         """
+        if self._hold_count:
+            self._held += block_nos
+            return
         jobs = self._jobs
         if not block_nos or jobs.is_closed or jobs.failure is not None:
             return
@@ -86,6 +91,18 @@ class DeadBlocks:
                 self.remove(block_nos)
 
         jobs.submit(job, removed)
+
+    def hold(self) -> None:
+        """Remove no file until `let_go` was called as often. A crash meanwhile removes them after
+        the next start (`doom`)."""
+        self._hold_count += 1
+
+    def let_go(self) -> None:
+        """Remove what was kept for a reader, once there is no other one."""
+        self._hold_count -= 1
+        if not self._hold_count:
+            held, self._held = self._held, []
+            self.remove(held)
 
     def _count(self, block_no: int, size: int) -> None:
         self._sizes[block_no] = size

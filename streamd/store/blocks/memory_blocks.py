@@ -16,6 +16,7 @@ from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.block_verify import BlockRows, rows_of
 from streamd.store.blocks.block_writer import APPEND, DROP, SEAL
+from streamd.store.blocks.held_blocks import HeldBlocks, HeldMemory
 from streamd.store.blocks.record_format import REWRITTEN, block_name
 from streamd.store.blocks.stream_store import Bytes, LoadedSnapshot
 from streamd.types import BlockOp, Index, Term, Uid
@@ -155,6 +156,15 @@ class MemoryStreamStore:
                 self._footers[block_no] = image[end:]
         # Always kept, even by a node without peers: the machine is restored from it.
         self._keep(snapshot)
+
+    def hold(self) -> HeldBlocks:
+        """Keep the blocks as they are now, for a reader of this very moment."""
+        return HeldMemory(
+            {
+                block_no: (offsets[:], self._blobs[block_no][:])
+                for block_no, offsets in self._offsets.items()
+            }
+        )
 
     def verify(self, block_no: int, *, end_offset: int, is_sealed: bool) -> BlockRows:
         """Verify a live block; see `BlockReader`."""

@@ -140,6 +140,24 @@ def _encode_large(
     return pieces, lengths, crcs
 
 
+def encode_timed(
+    first_seq: Seq, tss: Sequence[int], msgs: Sequence[Msg]
+) -> tuple[list[bytes], list[int], list[int]]:
+    """`encode_batch` of messages that have a time of their own each: copies of other streams."""
+    pieces: list[bytes] = []
+    lengths: list[int] = []
+    crcs: list[int] = []
+    for seq, (ts, (subject, headers, payload)) in enumerate(zip(tss, msgs, strict=True), first_seq):
+        subject_size, headers_size = len(subject), len(headers)
+        length = RECORD_OVERHEAD_BYTES + subject_size + headers_size + len(payload)
+        head = _pack_header(length, MSG, 0, subject_size, headers_size, seq, ts) + subject + headers
+        crc = crc32c(payload, crc32c(head))
+        pieces += (head, payload, _pack_crc(crc))
+        lengths.append(length)
+        crcs.append(crc)
+    return pieces, lengths, crcs
+
+
 def encode_record(kind: int, seq: int, ts: int, payload: bytes) -> bytes:
     """Return a record of any type but a message: without subject and headers."""
     body = _pack_header(RECORD_OVERHEAD_BYTES + len(payload), kind, 0, 0, 0, seq, ts) + payload

@@ -13,6 +13,7 @@ from streamd.store.blocks.block_reader import BlockReader
 from streamd.store.blocks.block_writer import BlockWriter
 from streamd.store.blocks.dead_blocks import DeadBlocks
 from streamd.store.blocks.file_trash import move_to_trash
+from streamd.store.blocks.held_blocks import HeldBlocks, HeldFiles
 from streamd.store.blocks.index_db import read_index, write_index
 from streamd.store.blocks.outline import has_outline, write_outline
 from streamd.store.blocks.record_format import REWRITTEN, block_name
@@ -324,6 +325,13 @@ class StreamStore:
             self._files.remove(block_no)
         except OSError as err:
             raise disk_error("removing a block", self._files.path(block_no), err) from err
+
+    # --- readers of one moment ----------------------------------------------------------------
+
+    def hold(self) -> HeldBlocks:
+        """Keep all block files as they are named now, for a reader of this very moment."""
+        self._dead.hold()
+        return HeldFiles(self._files, self._jobs, self.flush, self._dead.let_go)
 
     # --- the end ----------------------------------------------------------------------------
 

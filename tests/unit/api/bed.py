@@ -15,6 +15,7 @@ from streamd.api.router import Router
 from streamd.config.account_options import AccountJetStream
 from streamd.errors import JsError
 from streamd.machine import commands
+from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import APPEND, SEAL, Effects
 from streamd.machine.meta import MetaMachine, StreamAsset
 from streamd.machine.streams.stream import StreamMachine
@@ -57,6 +58,12 @@ class Wires:
 
     def watch(self, subject: bytes, queue: bytes, on_change: Callable[[bool], None]) -> object:
         return object()
+
+    def listen(self, pattern: bytes, on_message: Callable[..., None]) -> object:
+        return object()
+
+    def unlisten(self, token: object) -> None:
+        return None
 
     def unwatch(self, token: object) -> None:
         return None
@@ -101,6 +108,10 @@ class Stream:
             codec=self._codec,
             columns=self,
         )
+
+    @property
+    def config(self) -> StreamConfig:
+        return self.machine.config
 
     def load_footer(self, block_no: int) -> bytes:
         return self._footers[block_no]
@@ -284,6 +295,7 @@ class Bed:
             server_version="2.14.0",
             clock=self.node.clock,
             asset_limits=asset_limits,
+            call_later=lambda delay, callback, *args: None,
         )
         self._replies = count(1)
         self.router.announce()

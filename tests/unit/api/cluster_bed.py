@@ -31,10 +31,6 @@ def packed(value: Any) -> Any:
 class LocalStream(Stream):
     is_local = True
 
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.machine.config
-
 
 class RemoteStream:
     """A stream that another node leads; it has no machine."""

@@ -22,7 +22,7 @@ CONSUMER = {"durable_name": "C", "ack_policy": "explicit", "filter_subject": "s.
 META: dict[int, list[Any]] = {
     commands.CREATE_STREAM: [STREAM, ["n1", "n2"]],
     commands.UPDATE_STREAM: ["S", STREAM, None, [3, "n1"]],
-    commands.DELETE_STREAM: ["S", 0],
+    commands.DELETE_STREAM: ["S", 0, False],
     commands.SET_PEERS: [1, ["n1"], [1, "n1"]],
     commands.MOVED: [1, ["n1"]],
     commands.REMOVE_SERVER: ["n1"],
@@ -52,6 +52,8 @@ OF_STREAM: dict[int, list[Any]] = {
     commands.CHECKPOINT: [0, 0],
     commands.REWRITE: [[1], [1, 1], b""],
     commands.REMOVE: [[1, 1]],
+    commands.IMPORT: [[(7, 5, b"s.a", b"", b"x")], 9],
+    commands.IMPORT_CONSUMER: ["C", CONSUMER, 5, [2, 3, 1, 1, [(2, 2, 5)], [(2, 2)]]],
 }
 WRONG = st.one_of(
     st.none(), st.integers(-5, -1), st.text(max_size=3), st.binary(max_size=3), st.floats(),

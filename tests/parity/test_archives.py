@@ -1,0 +1,189 @@
+"""Archives go both ways: of nats-server to streamd, of streamd to nats-server, and each to itself.
+
+Compared are the messages with sequences, times and headers, the deleted ones, and the consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from benchmarks.servers import ServerProcess
+from streamd.backup.stream_transfer import Download, upload
+
+pytestmark = pytest.mark.slow
+
+WAYS = [("ours", "peer"), ("peer", "ours"), ("ours", "ours"), ("peer", "peer")]
+
+
+async def publish(nc: Client, subject: str, body: bytes, **headers: str) -> None:
+    answer = await nc.request(subject, body, timeout=10, headers=headers or None)
+    assert b"error" not in answer.data, answer.data
+
+
+async def api(nc: Client, subject: str, body: Any = None) -> dict[str, Any]:
+    payload = json.dumps(body).encode() if body is not None else b""
+    answer = await nc.request(f"$JS.API.{subject}", payload, timeout=30)
+    return json.loads(answer.data)
+
+
+async def archive(nc: Client, stream: str, **options: Any) -> tuple[dict[str, Any], bytes]:
+    download = Download(nc, stream)
+    begun = await download.begin(**options)
+    return begun, b"".join([chunk async for chunk in download.chunks()])
+
+
+async def restore(nc: Client, begun: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(blob), 50_000):
+            yield blob[at : at + 50_000]
+
+    return await upload(nc, begun["config"], begun["state"], pieces())
+
+
+async def content(nc: Client, stream: str) -> list[Any]:
+    """All messages as MSG.GET has them."""
+    info = await api(nc, f"STREAM.INFO.{stream}", {"deleted_details": True})
+    found: list[Any] = []
+    for seq in range(info["state"]["first_seq"], info["state"]["last_seq"] + 1):
+        answer = await api(nc, f"STREAM.MSG.GET.{stream}", {"seq": seq})
+        found.append(answer.get("message", seq))
+    state = {key: info["state"].get(key) for key in STATE}
+    consumers = await api(nc, f"CONSUMER.LIST.{stream}")
+    rows = [{key: each[key] for key in CONSUMER} for each in consumers.get("consumers") or []]
+    for row in rows:
+        row["config"] = {k: v for k, v in row["config"].items() if k != "metadata"}
+        for field in ("delivered", "ack_floor"):
+            row[field].pop("last_active", None)
+    return [state, found, sorted(rows, key=lambda row: row["name"])]
+
+
+STATE = ("messages", "bytes", "first_seq", "first_ts", "last_seq", "deleted", "num_deleted")
+CONSUMER = (
+    "name", "config", "delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending",
+)  # fmt: skip
+
+
+async def fill(nc: Client, stream: str) -> None:
+    """A stream with headers, gaps, ids, large and empty messages, and consumers in all states."""
+    js = nc.jetstream()
+    await api(
+        nc,
+        f"STREAM.CREATE.{stream}",
+        {"name": stream, "subjects": [f"{stream}.>"], "storage": "file", "retention": "limits",
+         "description": "moved", "allow_direct": True, "num_replicas": 1},
+    )  # fmt: skip
+    for at in range(60):
+        headers = {"Nats-Msg-Id": f"id{at}", "X-A": "b c"} if at % 3 == 0 else {}
+        await publish(nc, f"{stream}.{at % 7}", b"%d " % at * (at % 11), **headers)
+    await publish(nc, f"{stream}.large", bytes(range(256)) * 1200)
+    for at in range(60, 70):
+        await publish(nc, f"{stream}.{at % 7}", b"")
+    for seq in (1, 2, 20, 21, 22, 40, 71):
+        answer = await api(nc, f"STREAM.MSG.DELETE.{stream}", {"seq": seq})
+        assert answer.get("success"), answer
+    sub = await js.pull_subscribe(f"{stream}.>", durable="worker", stream=stream)
+    messages = await sub.fetch(10, timeout=10)
+    for at in (0, 1, 2, 5, 7):
+        await messages[at].ack_sync(timeout=10)
+    await messages[4].nak()
+    for _ in range(20):  # until it comes again: nothing says that a nak was taken in
+        again = await sub.fetch(1, timeout=10)
+        if again[0].metadata.num_delivered == 2:
+            break
+    else:
+        raise AssertionError("what was refused did not come again")
+    config = {"durable_name": "fresh", "ack_policy": "explicit", "filter_subject": f"{stream}.3"}
+    await api(
+        nc, f"CONSUMER.DURABLE.CREATE.{stream}.fresh", {"stream_name": stream, "config": config}
+    )
+    await api(
+        nc,
+        f"CONSUMER.CREATE.{stream}.late.{stream}.1",
+        {"stream_name": stream, "config": {
+            "name": "late", "durable_name": "late", "ack_policy": "none", "deliver_policy": "new",
+            "filter_subject": f"{stream}.1"}},
+    )  # fmt: skip
+    await publish(nc, f"{stream}.1", b"last")
+    # What acks and naks did is in the log of the consumer.
+    for name in ("worker", "fresh", "late"):
+        await api(nc, f"CONSUMER.INFO.{stream}.{name}")
+
+
+@pytest.mark.parametrize("source,target", WAYS, ids=["-".join(way) for way in WAYS])
+def test_an_archive_restores_with_all_that_was_in_the_stream(
+    ours: ServerProcess, peer: ServerProcess, source: str, target: str
+) -> None:
+    """Fill, take the archive in small chunks, delete if it is the same server, restore, compare."""
+    servers = {"ours": ours, "peer": peer}
+    stream = f"A_{source}_{target}"
+
+    async def run() -> None:
+        one, other = (
+            await nats.connect(servers[source].url),
+            await nats.connect(servers[target].url),
+        )
+        try:
+            await fill(one, stream)
+            begun, blob = await archive(one, stream, chunk_bytes=4096, window_bytes=8192)
+            before = await content(one, stream)
+            if source == target:
+                await api(one, f"STREAM.DELETE.{stream}")
+            info = await restore(other, begun, blob)
+            assert info["config"]["name"] == stream
+            assert await content(other, stream) == before
+            # It is a stream as any: it stores what comes next, and delivers what was not acked.
+            await publish(other, f"{stream}.next", b"on")
+            after = await api(other, f"STREAM.INFO.{stream}")
+            assert after["state"]["last_seq"] == before[0]["last_seq"] + 1
+            await api(other, f"STREAM.DELETE.{stream}")
+        finally:
+            await one.close()
+            await other.close()
+
+    asyncio.run(run())
+
+
+def test_refusals_are_those_of_nats_server(ours: ServerProcess, peer: ServerProcess) -> None:
+    """Requests that make no sense, in the same order at both: same codes, same texts."""
+    inbox = "_INBOX.refused"
+    requests: list[tuple[str, Any]] = [
+        ("STREAM.SNAPSHOT.R", None),
+        ("STREAM.SNAPSHOT.R", {}),
+        ("STREAM.SNAPSHOT.NONE", {"deliver_subject": inbox}),
+        ("STREAM.SNAPSHOT.R", {"deliver_subject": "a.*"}),
+        ("STREAM.SNAPSHOT.R", {"deliver_subject": ""}),
+        ("STREAM.SNAPSHOT.R", {"deliver_subject": inbox, "x": 1}),
+        ("STREAM.SNAPSHOT.R", {"deliver_subject": 7}),
+        ("STREAM.RESTORE.N", None),
+        ("STREAM.RESTORE.N", {}),
+        ("STREAM.RESTORE.N", {"config": {"name": "M", "storage": "file"}}),
+        ("STREAM.RESTORE.R", {"config": {"name": "R", "storage": "file"}}),
+        ("STREAM.RESTORE.N", {"config": {"name": "N", "storage": "file", "zz": 1}}),
+        ("STREAM.RESTORE.N", {"config": {"name": "N", "storage": "file"}, "state": {"zz": 1}}),
+        ("STREAM.RESTORE.N", {"config": {"name": "N", "storage": "file", "max_age": -1}}),
+        ("STREAM.RESTORE.N", {"config": {"name": "N", "storage": "file", "discard_new_per_subject":
+                                         True}}),
+    ]  # fmt: skip
+
+    async def run(server: ServerProcess) -> list[Any]:
+        nc = await nats.connect(server.url)
+        try:
+            config = {"name": "R", "subjects": ["r.>"], "storage": "file", "num_replicas": 1}
+            await api(nc, "STREAM.CREATE.R", config | {"retention": "limits"})
+            answers = [await api(nc, subject, body) for subject, body in requests]
+            await api(nc, "STREAM.DELETE.R")
+            return [
+                (*request, answer["type"], answer.get("error"))
+                for request, answer in zip(requests, answers, strict=True)
+            ]
+        finally:
+            await nc.close()
+
+    assert asyncio.run(run(ours)) == asyncio.run(run(peer))
