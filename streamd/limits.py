@@ -249,6 +249,9 @@ TEMPLATE_SUBJECTS_MAX: Final = 4096  # that one entry of a scope becomes, its ta
 CLAIMS_REQUESTS_MAX: Final = 1024  # of operators and servers, that wait; a disk write serves each
 CLAIMS_LOOKUPS_MAX: Final = 1024  # of accounts at other servers, at a time; each lasts two seconds
 CACHED_TOKENS: Final = 1000  # of accounts in a directory that caches them, as nats-server's
+CONSULTATIONS_MAX: Final = 4096  # logins that wait for a resolver or a service at a time
+CONSULTATIONS_WAITING_MAX: Final = 65536  # behind them; more are refused
+ACCOUNTS_AWAITED_MAX: Final = 4096  # accounts that other nodes name, and that are being loaded
 ACCOUNTS_LOADED_WITH_ONE_MAX: Final = 64  # that an account imports of, and those that they do
 
 # --- links to other servers ---------------------------------------------------------------------

@@ -25,7 +25,6 @@ from streamd.config.exchange_reader import ReadImport, as_percentage, read_expor
 from streamd.config.grammar import Value
 from streamd.config.key_blocks import KeyBlocks, put_in
 from streamd.config.options import Options
-from streamd.config.unserved import refuse_unserved
 from streamd.config.users_reader import UsersReader
 from streamd.config.values import (
     as_flag,
@@ -69,7 +68,6 @@ class AccountsReader:
     def accounts(self, block: Value) -> None:
         """Read all accounts: a block of them, or a list of names."""
         self._block = block
-        refuse_unserved("accounts", block, self._blocks)
         if isinstance(block.raw, list):
             for entry in block.raw:
                 name = as_text(entry)
@@ -88,14 +86,12 @@ class AccountsReader:
 
     def mappings(self, value: Value) -> None:
         """Read mappings of `$G`."""
-        refuse_unserved("mappings", value, self._blocks)
         self._mappings |= {m.source: m for m in self._read_mappings(value)}
 
     def system_account(self, value: Value) -> None:
         """Read the name of the system account."""
         if not isinstance(value.raw, str):
             raise value.error("system account name must be a string")
-        refuse_unserved("system_account", value, self._blocks)
         self._system = value.raw
 
     def no_system_account(self, value: Value) -> None:

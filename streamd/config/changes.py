@@ -78,6 +78,7 @@ _KEYS_OF_JETSTREAM = {
     "max_batch_msgs": "jetstream.limits.batch.max_msgs",
     "batch_timeout_ns": "jetstream.limits.batch.timeout",
 }
+_KEYS_OF_OPERATORS = {"pinned_accounts": "resolver_pinned_accounts"}
 # Settings that the node reads at its start only.
 _LATER = {"server_tags": "for placement at the next start"}
 
@@ -119,6 +120,10 @@ def _refuse_identities(old: Options, new: Options) -> None:
     nats-server."""
     if (old.operators.resolver is None) != (new.operators.resolver is None):
         raise ConfigError("config reload does not support moving to or from an account resolver")
+    for name in ("resolver", "resolver_tls", "pinned_accounts"):
+        if getattr(old.operators, name) != getattr(new.operators, name):
+            key = _KEYS_OF_OPERATORS.get(name, name)
+            raise ConfigError(f"config reload not supported for {key}: it changed")
     for field, shown in _IDENTITIES.items():
         before, after = shown(old), shown(new)
         if before != after:

@@ -14,7 +14,6 @@ from streamd.config.key_blocks import KeyBlocks, Setter, put_in
 from streamd.config.operator_options import DeletedTokens, ResolverKind, ResolverOptions
 from streamd.config.options import Options
 from streamd.config.tls_reader import read_tls
-from streamd.config.unserved import refuse_unserved
 from streamd.config.values import as_flag, as_integer, as_text, go_type, quoted
 from streamd.errors import TokenError
 from streamd.tokens.claims import decode_account, decode_operator
@@ -54,8 +53,7 @@ class OperatorReader:
         """Put in what the only operator names, where the configuration does not."""
         self._options.operators = self._options.operators.with_resolver()
 
-    def _set(self, part: str, value: Value, **settings: Any) -> None:
-        refuse_unserved(part, value, self._blocks)
+    def _set(self, **settings: Any) -> None:
         self._options.operators = replace(self._options.operators, **settings)
 
     def _operators(self, value: Value) -> None:
@@ -72,7 +70,7 @@ class OperatorReader:
             except (ValueError, TokenError) as err:
                 raise value.error(f"error parsing operator JWT: {err}") from None
         if tokens:
-            self._set("operator", value, tokens=tuple(tokens), claims=tuple(claims))
+            self._set(tokens=tuple(tokens), claims=tuple(claims))
 
     def _trusted_keys(self, value: Value) -> None:
         keys = _texts(value, "trusted")
@@ -82,7 +80,7 @@ class OperatorReader:
                     f"trust key {quoted(key)} required to be a valid public operator nkey"
                 )
         if keys:
-            self._set("trusted_keys", value, trusted_keys=keys)
+            self._set(trusted_keys=keys)
 
     def _resolver(self, value: Value) -> None:
         if isinstance(value.raw, str):
@@ -93,7 +91,7 @@ class OperatorReader:
             raise value.error(f"error parsing operator resolver, wrong type {go_type(value)}")
         if resolver is None:
             raise value.error(_NO_RESOLVER)
-        self._set("resolver", value, resolver=resolver)
+        self._set(resolver=resolver)
 
     def _resolver_of_block(self, block: Value) -> ResolverOptions | None:
         settings: dict[str, Any] = {}
@@ -134,7 +132,7 @@ class OperatorReader:
         return _cache_resolver(settings, directory, block)
 
     def _resolver_tls(self, value: Value) -> None:
-        self._set("resolver", value, resolver_tls=read_tls(value, self._blocks, "resolver_tls."))
+        self._set(resolver_tls=read_tls(value, self._blocks, "resolver_tls."))
 
     def _preload(self, value: Value) -> None:
         if not isinstance(value.raw, dict):
@@ -148,16 +146,16 @@ class OperatorReader:
             except TokenError:
                 raise child.error("invalid account JWT") from None
             preload[key] = child.raw
-        self._set("resolver", value, preload=preload)
+        self._set(preload=preload)
 
     def _pinned_accounts(self, value: Value) -> None:
         keys = frozenset(_texts(value, "resolver_pinned_accounts"))
-        self._set("resolver", value, pinned_accounts=keys)
+        self._set(pinned_accounts=keys)
 
     def _default_sentinel(self, value: Value) -> None:
         text = as_text(value)
         if text:
-            self._set("default_sentinel", value, default_sentinel=text)
+            self._set(default_sentinel=text)
 
 
 def _full_resolver(settings: dict[str, Any], directory: str, block: Value) -> ResolverOptions:

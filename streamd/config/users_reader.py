@@ -12,7 +12,7 @@ from streamd.config.duration_values import parse_go_duration
 from streamd.config.grammar import Value
 from streamd.config.key_blocks import KeyBlocks, Unserved, put_on, words
 from streamd.config.options import Options
-from streamd.config.unserved import refuse_connection_types, refuse_unserved
+from streamd.config.unserved import refuse_connection_types
 from streamd.config.user_options import Permissions, ResponsePermission, User
 from streamd.config.values import as_allow_deny, as_integer, as_text, go_type, quoted, shown
 from streamd.durations import SECOND_NS
@@ -20,7 +20,7 @@ from streamd.errors import ConfigError
 from streamd.tokens.nkeys import KeyKind, is_valid_public
 from streamd.types import ACCOUNT
 
-UNSERVED_AUTHORIZATION = Unserved(words("auth_callout auth_hook proxy_required"))
+UNSERVED_AUTHORIZATION = Unserved(words("proxy_required"))
 _CONNECTION_TYPES = words("STANDARD WEBSOCKET MQTT MQTT_WS LEAFNODE LEAFNODE_WS IN_PROCESS")
 _LONG_TIMEOUT_S = 60
 
@@ -49,7 +49,6 @@ class UsersReader:
             users.extend(self._users(value, ACCOUNT))
 
         def add_callout(value: Value) -> None:
-            refuse_unserved("auth_callout", value, self._blocks)
             o.callout = read_callout(value, self._blocks)
 
         self._blocks.read(

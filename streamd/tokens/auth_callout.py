@@ -226,7 +226,7 @@ def place_by_claims(
     if grant.permissions is not None:
         return grant
     default = as_permissions(account.default_permissions)
-    return replace(grant, permissions=default)
+    return replace(grant, permissions=default, has_permissions=False)
 
 
 def _opened(payload: bytes, policy: CalloutPolicy, question: Question) -> tuple[str, bool]:

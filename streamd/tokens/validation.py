@@ -111,6 +111,7 @@ class Grant:
     tags: tuple[str, ...]
     connection_types: frozenset[str]
     issued_s: int  # what revocations are compared with
+    has_permissions: bool = True  # of its own; else those of its account hold
 
 
 def judge_login(
@@ -223,6 +224,7 @@ def grant_of(
         tags=user.registered.tags,
         connection_types=connection_types,
         issued_s=user.registered.issued_s,
+        has_permissions=own is not None,
     )
 
 
@@ -324,8 +326,8 @@ def is_allowed_source(sources: Iterable[str], client_ip: str) -> bool:
 
 
 def window_end(rights: UserRights, now_ns: int, zone: tzinfo) -> int | None:
-    """Return when the window of time ends that is open now (unix ns); 0 if there is none at all,
-    None if all are closed.
+    """Return when the last of the windows ends that are open now (unix ns); 0 if there are none at
+    all, None if all are closed.
 
     A window that ends before it begins goes on until the next day.
     """
@@ -336,6 +338,7 @@ def window_end(rights: UserRights, now_ns: int, zone: tzinfo) -> int | None:
         if named is None:
             return None
         zone = named
+    last_ns = 0
     today = datetime.fromtimestamp(now_ns // SECOND_NS, zone).date()
     for window in rights.times:
         start, end = seconds_of(window.start), seconds_of(window.end)
@@ -346,8 +349,8 @@ def window_end(rights: UserRights, now_ns: int, zone: tzinfo) -> int | None:
             begins_ns = _instant(day, start, zone)
             ends_ns = _instant(day + timedelta(days=lasts), end, zone)
             if begins_ns < now_ns < ends_ns:
-                return ends_ns
-    return None
+                last_ns = max(last_ns, ends_ns)
+    return last_ns or None
 
 
 def _instant(day: date, seconds: int, zone: tzinfo) -> int:

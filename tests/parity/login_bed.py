@@ -22,6 +22,7 @@ _ABOUT_LOGINS = (
     "Connection type ", "Authentication requires ", "proxy ", "Auth callout ", "No valid account",
     "Expected ", "Wrong issuer ", "Error ", "Authorization response ",
 )  # fmt: skip
+_ABOUT_FETCHES = re.compile(r"Account \[\w+\] fetch|Account fetch failed")  # of the real server
 _PLACE = re.compile(r"(^[\d.]+:\d+ - cid:\d+( - \"[^\"]*\")? - )|( +cid=\d+ ip=[\d.]+$)")
 
 
@@ -60,7 +61,7 @@ class Servers:
     def compare(self, run: Callable[[ServerProcess], Any]) -> Any:
         """Do the same at both; what is seen must be alike, and is returned."""
         theirs, mine = run(self.peer), run(self.ours)
-        assert mine == theirs
+        assert mine == theirs, f"\nours   {mine}\ntheirs {theirs}"
         return mine
 
 
@@ -102,6 +103,6 @@ def logged(server: ServerProcess, since: int) -> list[str]:
             continue
         # Ours names the connection at the end of the line, nats-server at its beginning.
         text = _PLACE.sub("", match[2])
-        if text.startswith(_ABOUT_LOGINS):
+        if text.startswith(_ABOUT_LOGINS) and not _ABOUT_FETCHES.match(text):
             lines.append(text)
     return lines

@@ -7,14 +7,11 @@ compare with each other; a directory with some, the rest of which other servers 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from streamd.config.operator_options import DeletedTokens, ResolverKind, ResolverOptions
 from streamd.durations import SECOND_NS
@@ -23,6 +20,11 @@ from streamd.limits import CACHED_TOKENS, TOKEN_BYTES_MAX
 from streamd.net.account_tokens.token_directory import TokenDirectory
 from streamd.tokens.claims import decode_account
 from streamd.tokens.nkeys import KeyKind, is_valid_public
+
+if TYPE_CHECKING:  # libraries that take half a second, for web servers alone
+    import ssl
+
+    import aiohttp
 
 LOOK_UP_TIMEOUT_S: Final = 1.9
 LookUp = Callable[[str], Awaitable[str | None]]
@@ -96,6 +98,10 @@ class MemoryResolver:
     async def fetch(self, account: str) -> str | None:
         return self._tokens.get(account)
 
+    def replace(self, preload: Mapping[str, str]) -> None:
+        """Have these tokens from here on: the configuration was read again."""
+        self._tokens = dict(preload)
+
     async def store(self, account: str, token: str) -> None:
         """Replace the token of an account that is known already."""
         if account not in self._tokens:
@@ -127,7 +133,7 @@ class UrlResolver:
         """`tls`: of servers with https; None: as usual on this machine."""
         self._url = url if url.endswith("/") else f"{url}/"
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -156,8 +162,11 @@ class UrlResolver:
             self._session = None
 
     async def _get(self, url: str) -> str:
+        import aiohttp
+
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout)
+            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+            self._session = aiohttp.ClientSession(timeout=timeout)
         try:
             async with self._session.get(url, ssl=self._tls) as response:
                 if response.status != 200:

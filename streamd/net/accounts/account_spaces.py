@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from streamd.callbacks import ignore
 from streamd.config.account_options import AccountJetStream, AccountLimits, AccountOptions
 from streamd.net.accounts.account import Account
 from streamd.net.accounts.connection_counts import ConnectionCounts
@@ -38,6 +39,8 @@ class Accounts:
         self._on_made: list[OnAccount] = []
         self._by_name: dict[str, Account] = {}
         self.counts = ConnectionCounts(lambda: list(self._by_name.values()))
+        self._of_tokens: set[str] = set()  # the configuration says nothing of these
+        self.on_unknown: Callable[[str], None] = ignore  # a name that nobody asked for before
         for each in options.values():
             self._make(each, is_known=True)
         self.main = self.obtain(ACCOUNT)
@@ -56,7 +59,10 @@ class Accounts:
         """Return the account called `name`, known here or not."""
         account = self._by_name.get(name)
         if account is None:
-            account = self._make(AccountOptions(name), is_known=name in (ACCOUNT, SYSTEM_ACCOUNT))
+            is_known = name in (ACCOUNT, SYSTEM_ACCOUNT)
+            account = self._make(AccountOptions(name), is_known=is_known)
+            if not is_known:
+                self.on_unknown(name)
         return account
 
     def all(self) -> list[Account]:
@@ -70,16 +76,34 @@ class Accounts:
             join(account)
 
     def change(self, options: Mapping[str, AccountOptions]) -> None:
-        """Use these accounts from here on; others that were known are not any more."""
+        """Use these accounts of the configuration from here on; others that were known are not any
+        more, but for those of tokens."""
         for name, each in options.items():
-            account = self._by_name.get(name)
-            if account is None:
-                self._make(each, is_known=True)
-            else:
-                account.change(each)
+            if name not in self._of_tokens:
+                self._use(each)
+        kept = {ACCOUNT, self.system_account} | self._of_tokens | options.keys()
         for name, account in self._by_name.items():
-            if name not in options and name not in (ACCOUNT, self.system_account):
+            if name not in kept:
                 account.change(AccountOptions(name), is_known=False)
+
+    def put(self, options: AccountOptions) -> None:
+        """Use an account of a signed token, which is new or has changed, from here on."""
+        self._of_tokens.add(options.name)
+        self._use(options)
+
+    def remove(self, name: str) -> None:
+        """Take back an account of a token: its subject space stays, and nobody gets in any more."""
+        self._of_tokens.discard(name)
+        account = self._by_name.get(name)
+        if account is not None:
+            account.change(AccountOptions(name), is_known=False)
+
+    def _use(self, options: AccountOptions) -> None:
+        account = self._by_name.get(options.name)
+        if account is None:
+            self._make(options, is_known=True)
+        else:
+            account.change(options)
 
     def _make(self, options: AccountOptions, *, is_known: bool) -> Account:
         router = MessageRouter(

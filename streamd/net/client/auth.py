@@ -11,9 +11,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeAlias
 
 import bcrypt
 
@@ -48,15 +48,39 @@ class ClientPolicy:
     tls: Entrance | None = None  # None: clients speak in clear
 
     @classmethod
-    def of(cls, options: Options, connection_type: str = STANDARD) -> ClientPolicy:
+    def of(
+        cls,
+        options: Options,
+        connection_type: str = STANDARD,
+        outside: OutsideLogins | None = None,
+    ) -> ClientPolicy:
         """Return the policy of a listener; `connection_type` is what users' configuration calls
         its clients."""
-        return cls(options, Authenticator(options, connection_type), connection_type)
+        auth = Authenticator(options, connection_type, outside=outside)
+        return cls(options, auth, connection_type)
 
     def reload(self, options: Options) -> None:
         """Use another configuration from here on."""
         self.options = options
-        self.auth = Authenticator(options, self.connection_type, self.auth)
+        before = self.auth
+        self.auth = Authenticator(options, self.connection_type, before, before.outside)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """Facts of the token by which a user was let in. Limits of -1 are none."""
+
+    token: str = ""  # as the client sent it; "": a service let it in
+    user_key: str = ""
+    issuer_key: str = ""
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    expires_ns: int = 0  # unix time; 0: never
+    max_payload: int = -1
+    max_subscriptions: int = -1
+    issued_s: int = 0  # what revocations are compared with
+    is_bearer: bool = False
+    has_permissions: bool = False  # of its own; else those of its account hold
 
 
 @dataclass(slots=True)
@@ -67,10 +91,17 @@ class Identity:
     account: str = ACCOUNT
     permissions: Permissions | None = None
     administers: tuple[bytes, ...] = ()  # patterns of administrative subjects; see Administrators
+    token: TokenFacts | None = None  # None: the user is configured
 
     def may_administer(self, subject: bytes) -> bool:
         """Return True if a request on `subject`, which is an administrator's, may be made."""
         return any(matches(pattern, subject) for pattern in self.administers)
+
+    def without_publish(self, subject: bytes) -> Identity:
+        """Return the same user, who may not publish to `subject`."""
+        own = self.permissions or Permissions()
+        denied = replace(own, publish_deny=[*own.publish_deny, subject])
+        return replace(self, permissions=denied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +110,8 @@ class Approach:
 
     tls: TlsFacts | None = None  # None: it speaks in clear
     nonce: str = ""  # of INFO, which the client signs
+    ip: str = ""
+    cid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +119,33 @@ class Refusal:
     """A login that is refused, with the reason for the log; the client does not hear it."""
 
     reason: str
+    level: str = "debug"  # of the log
+    account: str = ""  # that refused, and is told so; "": none did
+
+
+class Consultation:
+    """An undecided login: others are asked, tokens' resolvers or a service, and answer later."""
+
+    __slots__ = ("begin",)
+
+    def __init__(self, begin: Callable[[Callable[[Verdict], None]], None]) -> None:
+        """`begin(done)` asks; `done` is called on the loop, later, once, with an identity or a
+        refusal."""
+        self.begin = begin
+
+
+class OutsideLogins(Protocol):
+    """Judge of logins of which the configuration alone does not decide: by signed tokens, or by a
+    service. One for all listeners of a server."""
+
+    @property
+    def needs_nonce(self) -> bool:
+        """True if clients are given a nonce to sign."""
+
+    def judge(
+        self, connect: ConnectOptions, approach: Approach, configured: Authenticator
+    ) -> Verdict | Consultation | Check:
+        """Judge a CONNECT; `configured` knows the users of the configuration."""
 
 
 _CLEAR: Final = Approach()
@@ -113,7 +173,9 @@ class Administrators:
 
     def __init__(self, options: Options) -> None:
         self._has_users = options.is_auth_required
-        self._is_sole = not options.users
+        # With tokens or a service there are others, whom the configuration does not name.
+        has_others = options.operators.has_trusted_keys or options.callout is not None
+        self._is_sole = not options.users and not has_others
         self._system_account = options.system_account
 
     def admit(self, identity: Identity) -> Identity:
@@ -128,6 +190,10 @@ class Administrators:
     def _is_named(self, pattern: bytes) -> bool:
         tokens = pattern.split(b".")
         return any(tokens[: len(root)] == root for root in self._ROOTS)
+
+
+Verdict: TypeAlias = Identity | Refusal | None
+"""Outcome of a login; None: it is refused without a reason to log."""
 
 
 class Check:
@@ -145,6 +211,15 @@ class Check:
         self._identity = identity
         self._secret = secret
         self._hash = hashed
+
+    @property
+    def identity(self) -> Identity | None:
+        """User whose hash it is; None: nobody's."""
+        return self._identity
+
+    def of(self, identity: Identity) -> Check:
+        """Return the same check, which lets in as `identity`."""
+        return Check(self._auth, identity, self._secret, self._hash)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -177,8 +252,12 @@ class Authenticator:
         options: Options,
         connection_type: str = STANDARD,
         before: Authenticator | None = None,
+        outside: OutsideLogins | None = None,
     ) -> None:
-        """`before`: of the configuration until now; who passed its checks is not tried again."""
+        """`before`: of the configuration until now; who passed its checks is not tried again.
+        `outside`: who decides beyond the configuration; None: nobody."""
+        self.connection_type = connection_type
+        self.outside = outside
         self.is_required = options.is_auth_required
         self._administrators = Administrators(options)
         self._token = options.token
@@ -214,7 +293,7 @@ class Authenticator:
         """Identity of a connection that sends no CONNECT; None: it must log in."""
         if not self.is_required:
             return self._administrators.admit(Identity())
-        if self._mapped is not None:
+        if self._mapped is not None or self.outside is not None:
             return None
         if self._is_open_besides_system:
             return Identity()
@@ -225,6 +304,9 @@ class Authenticator:
     def _plain_identity(self) -> Identity | None:
         """Identity of a CONNECT without credentials: that of a user with a key, too."""
         user = self._nkeys.get(self._no_auth_user)
+        if user is None and self.outside is not None:
+            user = self._users.get(self._no_auth_user)
+            return None if user is None else self._identity(user)
         return self.no_auth_identity if user is None else self._identity(user)
 
     @property
@@ -235,15 +317,23 @@ class Authenticator:
     @property
     def needs_nonce(self) -> bool:
         """True if clients are given a nonce to sign."""
-        return self._has_nkeys
+        return self._has_nkeys or (self.outside is not None and self.outside.needs_nonce)
 
     def judge(
         self, connect: ConnectOptions, approach: Approach = _CLEAR
-    ) -> Identity | Check | Refusal | None:
-        """Return the identity, a refusal (None: without a reason to log), or a `Check` that still
-        has to run."""
+    ) -> Verdict | Check | Consultation:
+        """Return the identity, a refusal (None: without a reason to log), or what still has to be
+        done: a `Check` to run, or a `Consultation` to begin."""
+        if self.outside is not None:
+            return self.outside.judge(connect, approach, self)
+        return self.judge_configured(connect, approach)
+
+    def judge_configured(
+        self, connect: ConnectOptions, approach: Approach = _CLEAR
+    ) -> Verdict | Check:
+        """Judge by the configuration alone."""
         if not self.is_required:
-            return self._administrators.admit(Identity())
+            return self.admit(Identity())
         nkey = _text(connect, "nkey")
         if self._has_nkeys and nkey:
             return self._judge_nkey(nkey, _text(connect, "sig"), approach.nonce)
@@ -296,6 +386,10 @@ class Authenticator:
         user = self._users[name]
         return self._compare(self._identity(user), _text(connect, "pass"), user.password)
 
+    def admit(self, identity: Identity) -> Identity:
+        """Note in `identity` what it administers, and return it."""
+        return self._administrators.admit(identity)
+
     def remember(self, hashed: str, secret: str) -> None:
         """Note that `secret` passed the bcrypt check against `hashed`."""
         self._passed[hashed] = self._digest(secret)
@@ -336,6 +430,14 @@ def _decoys(passwords: Iterable[str]) -> list[str]:
             rounds = bcrypt.gensalt(4)[7:].decode()  # 22 characters of a salt, whatever the cost
             decoys.append(found.group() + rounds + secrets.token_hex(16)[:31])
     return decoys
+
+
+def named_in(connect: ConnectOptions) -> str:
+    """Return who a client says it is, as nats-server looks for users who need no callout."""
+    for key in ("nkey", "user", "auth_token"):
+        if found := _text(connect, key):
+            return found
+    return ""
 
 
 def _text(connect: ConnectOptions, key: str) -> str:

@@ -2,8 +2,8 @@
 
 The parser turns chunks into events, the session turns events into actions, the router carries
 messages, and the output sends. The connection owns these parts and moves values between them; it
-also decides when to read: not while a password is tried, not beyond the client's share of the loop,
-and not while a receiver of its publishes is far behind.
+also decides when to read: not while a login is undecided, not beyond the client's share of the
+loop, and not while a receiver of its publishes is far behind.
 """
 
 from __future__ import annotations
@@ -17,8 +17,17 @@ from typing import Final, Protocol, cast
 from streamd.config.account_options import AccountLimits
 from streamd.limits import CLIENT_SHARE_S, CONGESTED_BYTES
 from streamd.net.client import session as actions
-from streamd.net.client.auth import Approach, Check, ClientPolicy, Identity
+from streamd.net.client.auth import (
+    Approach,
+    Check,
+    ClientPolicy,
+    Consultation,
+    Identity,
+    TokenFacts,
+    Verdict,
+)
 from streamd.net.client.keep_alive import KeepAlive
+from streamd.net.client.login_expiry import LoginExpiry
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.client.output import Output
 from streamd.net.client.password_checks import PasswordChecks
@@ -72,6 +81,7 @@ class Connection(asyncio.Protocol):
         "_account",
         "_auth_timer",
         "_connections",
+        "_expiry",
         "_guard",
         "_held",
         "_is_stalled",
@@ -141,10 +151,11 @@ class Connection(asyncio.Protocol):
             send_ping=self._send_ping,
             on_stale=self._on_stale,
         )
+        self._expiry: LoginExpiry | None = None  # None: the login does not end
         self._transport: asyncio.Transport
         self._auth_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        # Events that wait: behind a CONNECT whose password is being tried, or for their turn.
+        # Events that wait: behind a CONNECT that is not decided yet, or for their turn.
         self._held: list[Event] | None = None
         self._is_stalled = False
         self.reason = ""
@@ -295,6 +306,9 @@ class Connection(asyncio.Protocol):
         if not self.is_closed and (self.profile.identity is None or is_silent):
             self.close("Authentication Timeout", b"Authentication Timeout")
 
+    def _on_expired(self) -> None:
+        self.close("Authentication Expired", b"User Authentication Expired")
+
     def _on_slow(self, reason: str) -> None:
         self._connections.report_slow(
             reason, cid=self.cid, ip=self.ip, name=self.name, pending=self.pending_bytes
@@ -317,8 +331,9 @@ class Connection(asyncio.Protocol):
         self.output.close()
         self._guard.close()
         self._keep_alive.close()
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
+        if self._expiry is not None:
+            self._expiry.close()
+        self._stop_auth_timer()
         subs = self.session.end()
         for sub in subs:
             sub.is_open = False
@@ -388,7 +403,7 @@ class Connection(asyncio.Protocol):
                 self._handle([each])
                 if self.is_closed:
                     return
-            if self._held is not None:  # behind a CONNECT whose password is being tried
+            if self._held is not None:  # behind a CONNECT that is not decided yet
                 self._held += events[at + 1 :]
                 return
 
@@ -423,14 +438,21 @@ class Connection(asyncio.Protocol):
     def _reroute(self, pattern: bytes) -> None:
         self._router.subscriptions.table.on_interest_changed(pattern)
 
-    def _on_identified(self) -> None:
+    def _stop_auth_timer(self) -> None:
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
+
+    def _on_identified(self) -> None:
+        self._stop_auth_timer()
         identity = self.profile.identity
         assert identity is not None  # that is what was found out
         if not self._enter(identity.account):
             return
+        if identity.token is not None:
+            self._use_token(identity.token)
+            if self.is_closed:
+                return
         named = (self.profile.connect or {}).get("user")
         if named and self.policy.auth.is_mapping:
             self._connections.report_other_name(named, cid=self.cid, ip=self.ip)
@@ -459,16 +481,35 @@ class Connection(asyncio.Protocol):
         self._parser.limit(
             max_payload=self._max_payload(), max_control_line=options.max_control_line
         )
-        self.session.limit_subscriptions(self._account_limits().max_subscriptions)
+        token = self._token
+        limits = [self._account_limits().max_subscriptions]
+        if token is not None:
+            limits.append(token.max_subscriptions)
+        self.session.limit_subscriptions(min((n for n in limits if n >= 0), default=-1))
         self.session.look_at_mappings()
+
+    @property
+    def _token(self) -> TokenFacts | None:
+        identity = self.profile.identity
+        return identity.token if identity is not None else None
 
     def _account_limits(self) -> AccountLimits:
         return self._spaces.limits(self._account) if self._account else AccountLimits()
 
     def _max_payload(self) -> int:
         """Return the most bytes of one message of this client."""
-        most, own = self.policy.options.max_payload, self._account_limits().max_payload
-        return min(most, own) if own >= 0 else most
+        limits = [self._account_limits().max_payload]
+        if self._token is not None:
+            limits.append(self._token.max_payload)
+        return min([self.policy.options.max_payload, *(n for n in limits if n >= 0)])
+
+    def _use_token(self, token: TokenFacts) -> None:
+        """Hold to the limits of the user's token, and end with it."""
+        self._apply_limits()
+        if self._expiry is None and token.expires_ns:
+            self._expiry = LoginExpiry(self._loop.call_later, self._on_expired)
+        if self._expiry is not None:
+            self._expiry.start(token.expires_ns)
 
     def _leave(self) -> None:
         if self._account:
@@ -521,12 +562,14 @@ class Connection(asyncio.Protocol):
         )
 
     def _on_checked(self, identity: Identity | None) -> None:
-        """Go on with the events behind CONNECT: its password was tried."""
-        if self.is_closed:
-            return
+        if not self.is_closed:
+            self._go_on_decided(self.session.password_checked(identity))
+
+    def _go_on_decided(self, todo: Iterable[Action]) -> None:
+        """Go on with the events behind CONNECT, which is decided: after its actions."""
         self._router.begin_chunk()
         try:
-            self._carry_out(self.session.password_checked(identity))
+            self._carry_out(todo)
         finally:
             self.output.touch()
             self._router.end_chunk(self.output)
@@ -537,7 +580,20 @@ class Connection(asyncio.Protocol):
     def judge_again(self, identity: Identity | None) -> None:
         """Go on as `identity` after a reload, or end (None)."""
         self._carry_out(self.session.judge_again(identity))
+        if identity is not None and identity.token is not None and not self.is_closed:
+            self._use_token(identity.token)
         self.output.flush()
+
+    # --- logins that others decide upon ---------------------------------------------------------
+
+    def _consult(self, consultation: Consultation) -> None:
+        self._stop_auth_timer()  # those who are asked have a time of their own
+        self._held = []
+        consultation.begin(self._on_consulted)
+
+    def _on_consulted(self, verdict: Verdict) -> None:
+        if not self.is_closed:
+            self._go_on_decided(self.session.consulted(verdict))
 
     # --- others first ---------------------------------------------------------------------------
 
@@ -641,8 +697,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_being_checked(self) -> bool:
-        """True while the password of a CONNECT is tried."""
-        return self.session.state is State.CHECKING
+        """True while a CONNECT is not decided yet."""
+        return self.session.state in (State.CHECKING, State.CONSULTING)
 
     @property
     def connect(self) -> ConnectOptions | None:
@@ -720,6 +776,7 @@ class Connection(asyncio.Protocol):
         actions.IDENTIFIED: _on_identified,
         actions.NO_RESPONDERS: _tell_no_responders,
         actions.TRY_PASSWORD: _try_connect,
+        actions.CONSULT: _consult,
         actions.NOTE_PONG: _note_pong,
         actions.REFUSE: _refuse,
         actions.FAIL: _fail,

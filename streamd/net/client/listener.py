@@ -11,7 +11,7 @@ import random
 from typing import Protocol
 
 from streamd.config.options import Options
-from streamd.net.client.auth import ClientPolicy
+from streamd.net.client.auth import ClientPolicy, OutsideLogins
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.connection import TOO_MANY_OF_ACCOUNT, Connection, SubjectSpaces
 from streamd.net.client.entrance import Entrance
@@ -60,11 +60,13 @@ class Listener:
         log: Log | None = None,
         connections_max: int = 0,
         handshakes: Handshakes | None = None,
+        outside: OutsideLogins | None = None,
     ) -> None:
-        """Raises ConfigError, if certificates can't be used."""
+        """`outside` decides on logins beyond the configuration. Raises ConfigError, if certificates
+        can't be used."""
         self.spaces = spaces
         self._output_queue = spaces.router(ACCOUNT).output_queue  # of all
-        self.policy = ClientPolicy.of(options)
+        self.policy = ClientPolicy.of(options, outside=outside)
         self._handshakes = handshakes or Handshakes()
         self.policy.tls = self._entrance(options)
         self.registry = registry

@@ -79,8 +79,10 @@ class OpenConnections:
     def refused(self, conn: ClientConnection) -> None:
         """Report a client that is not let in."""
         if self._log is not None:
-            if conn.profile.refusal:
-                self._log.debug(conn.profile.refusal, cid=conn.cid, ip=conn.ip)
+            refusal = conn.profile.refusal
+            if refusal is not None and refusal.reason:
+                tell = getattr(self._log, refusal.level)
+                tell(refusal.reason, cid=conn.cid, ip=conn.ip)
             whose = _named_in(conn.connect or {})
             self._log.error(f"authentication error{whose}", cid=conn.cid, ip=conn.ip)
         for observer in self._observers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamd.net.client.auth import Approach, Identity
+from streamd.net.client.auth import Approach, Identity, Refusal
 from streamd.net.tls.facts import TlsFacts
 from streamd.protocol.connect_options import ConnectOptions
 
@@ -30,7 +30,7 @@ class ClientProfile:
     tls: TlsFacts | None = None  # None: it speaks in clear
     is_websocket: bool = False
     nonce: str = ""  # of INFO; "": no login is by signature
-    refusal: str = ""  # reason why the last login was refused, for the log
+    refusal: Refusal | None = None  # of the last login, if it has a reason for the log
     login: dict[str, str] = field(default_factory=dict)  # of cookies; fills what CONNECT leaves out
     forwarded_for: str = ""  # address of the client, as the proxy that it came by tells it
     rtt_ns: int = 0  # of the last PING; before the first one, the time that CONNECT took to come
@@ -38,7 +38,7 @@ class ClientProfile:
     @property
     def approach(self) -> Approach:
         """Facts about the connection that logins are judged by."""
-        return Approach(self.tls, self.nonce)
+        return Approach(self.tls, self.nonce, self.ip, self.cid)
 
 
 def after_end(*_values: object) -> None:

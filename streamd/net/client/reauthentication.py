@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streamd.limits import CLIENT_SHARE_S
-from streamd.net.client.auth import Approach, Authenticator, Check, Identity, Refusal
+from streamd.net.client.auth import (
+    Approach,
+    Authenticator,
+    Check,
+    Consultation,
+    Identity,
+    Refusal,
+    Verdict,
+)
 from streamd.protocol.connect_options import ConnectOptions
 
 
@@ -22,7 +30,7 @@ class Judged(Protocol):
 
     @property
     def is_being_checked(self) -> bool:
-        """True while its password is tried; it is judged again by itself afterwards."""
+        """True while its login is undecided; it is judged again by itself afterwards."""
 
     @property
     def connect(self) -> ConnectOptions | None:
@@ -75,7 +83,9 @@ class Reauthentication:
                 conn.judge_again(self._auth.no_auth_identity)
                 continue
             verdict = self._auth.judge(conn.connect, conn.approach)
-            if isinstance(verdict, Refusal):
+            if isinstance(verdict, Consultation):
+                self._consult(conn, verdict)
+            elif isinstance(verdict, Refusal):
                 conn.judge_again(None)
             elif not isinstance(verdict, Check):
                 conn.judge_again(verdict)
@@ -84,6 +94,16 @@ class Reauthentication:
             else:
                 self._try(conn, verdict)
                 return
+
+    def _consult(self, conn: Judged, consultation: Consultation) -> None:
+        """Have others decide; the next connections do not wait for that."""
+        connect = conn.connect
+
+        def decided(verdict: Verdict) -> None:
+            if self._is_current() and conn.connect is connect and not conn.is_closed:
+                conn.judge_again(None if isinstance(verdict, Refusal) else verdict)
+
+        consultation.begin(decided)
 
     def _try(self, conn: Judged, check: Check) -> None:
         connect = conn.connect

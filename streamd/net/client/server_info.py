@@ -42,6 +42,11 @@ class ServerInfo:
         if options.cluster.is_enabled and options.cluster.name:
             self._shared["cluster"] = options.cluster.name
 
+    def set_xkey(self, public: str) -> None:
+        """Name the curve key with which services seal their answers; "": there is none."""
+        if public:
+            self._shared["xkey"] = public
+
     def set_address(self, options: Options, port: int) -> None:
         """Name the address that clients are told; `port` is the one that the server listens on."""
         self._shared["host"], self._shared["port"] = _shown_address(options, port)

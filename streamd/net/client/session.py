@@ -2,7 +2,8 @@
 
 The session knows who the client is, what it may do and which subscriptions it has. It decides; the
 connection acts. It reads no clock, opens no socket and starts no thread: time comes with each
-event, and a password that takes long to check leaves as an action and comes back as a call.
+event; a password that takes long to check, and a login that others decide upon, leave as actions
+and come back as calls.
 
 States::
 
@@ -21,12 +22,15 @@ States::
 
 - STRANGER: a login is required and the client has not given one.
 - CHECKING: another thread tries the password of the last CONNECT.
+- CONSULTING: others are asked about the last CONNECT: where account tokens are, or a service that
+  decides on logins. It lies where CHECKING does, and comes to an end by `consulted`.
 - SERVED: the identity of the client is known; for most servers from the first byte on.
 - CLOSED: the connection has ended. Nothing is received, nobody is judged.
 
 Operations by state (`_OPERATIONS` below is this table)::
 
-                 STRANGER    CHECKING    SERVED         CLOSED
+                             CHECKING,
+                 STRANGER    CONSULTING  SERVED         CLOSED
     PUBS         refuse      (held)      publish        -
     SUB          refuse      (held)      subscribe      -
     UNSUB        refuse      (held)      unsubscribe    -
@@ -38,9 +42,9 @@ Operations by state (`_OPERATIONS` below is this table)::
 
 Callers: the connection alone. It passes one event at a time to `receive`, and carries out all
 actions of that event before it passes the next one: a publish may end a subscription of its own
-client, so an action must not be put off. In CHECKING it holds the events; in CLOSED it drops them.
-`password_checked` answers the action TRY_PASSWORD, `judge_again` follows a reload, `end` the end of
-the socket.
+client, so an action must not be put off. In CHECKING and CONSULTING it holds the events; in CLOSED
+it drops them. `password_checked` answers the action TRY_PASSWORD, `consulted` the action CONSULT,
+`judge_again` follows a reload or another token of the account, `end` the end of the socket.
 
 Invariants:
 
@@ -59,7 +63,15 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from streamd.api.decoding import Shape, decode_one
 from streamd.errors import JsError
-from streamd.net.client.auth import Check, ClientPolicy, Identity, Refusal, UserRights
+from streamd.net.client.auth import (
+    Check,
+    ClientPolicy,
+    Consultation,
+    Identity,
+    Refusal,
+    UserRights,
+    Verdict,
+)
 from streamd.net.client.profile import ClientProfile
 from streamd.net.pubsub.message_router import RESERVED_REPLIES
 from streamd.net.pubsub.message_trace import MessageTrace
@@ -89,6 +101,7 @@ NOTE_PONG: Final = 19  # (NOTE_PONG,): the client answered a PING
 LATER: Final = 20  # (LATER, event): the turn is over; receive this when others had theirs
 REFUSE: Final = 21  # (REFUSE,): the client is not let in; end the connection
 NO_RESPONDERS: Final = 23  # (NO_RESPONDERS, reply): a mapping dropped a request; tell its client
+CONSULT: Final = 24  # (CONSULT, consultation): hold events, begin it, call `consulted`
 FAIL: Final = 22  # (FAIL, reason, text): end the connection, with an `-ERR` if there is a text
 
 _CONNECT: Final = Shape(
@@ -113,6 +126,7 @@ class State(Enum):
 
     STRANGER = "stranger"
     CHECKING = "checking"
+    CONSULTING = "consulting"
     SERVED = "served"
     CLOSED = "closed"
 
@@ -261,20 +275,32 @@ class Session:
         verdict = self._judge.judge(connect, profile.approach)
         if connect.get("account") or connect.get("new_account"):
             verdict = None
-        if isinstance(verdict, Refusal):
-            profile.refusal = verdict.reason
-            verdict = None
         if isinstance(verdict, Check):
             self._enter(State.CHECKING)
             actions.append((TRY_PASSWORD, verdict))
+        elif isinstance(verdict, Consultation):
+            self._enter(State.CONSULTING)
+            actions.append((CONSULT, verdict))
         else:
-            actions += self._welcome(verdict)
+            actions += self._go_on(verdict)
         return actions
 
     def password_checked(self, identity: Identity | None) -> Iterable[Action]:
         """Go on with the CONNECT behind TRY_PASSWORD: as `identity`, or refused (None)."""
         assert self.state is State.CHECKING, self.state
         return self._welcome(identity)
+
+    def consulted(self, verdict: Verdict) -> Iterable[Action]:
+        """Go on with the CONNECT behind CONSULT."""
+        assert self.state is State.CONSULTING, self.state
+        return self._go_on(verdict)
+
+    def _go_on(self, verdict: Verdict) -> Iterable[Action]:
+        self.profile.refusal = None
+        if isinstance(verdict, Refusal):
+            self.profile.refusal = verdict
+            verdict = None
+        return self._welcome(verdict)
 
     def _welcome(self, identity: Identity | None) -> Iterable[Action]:
         profile, deliveries = self.profile, self._deliveries
@@ -562,6 +588,7 @@ _OPERATIONS: Final[dict[State, dict[int, _Operation]]] = {
         protocol.PING: Session._refuse,
     },
     State.CHECKING: {},  # the connection holds all events
+    State.CONSULTING: {},  # likewise
     State.SERVED: {
         **_ANYBODY,
         protocol.PUBS: Session._publish,

@@ -19,6 +19,8 @@ from streamd.limits import (
     LEAF_PAYLOAD_BYTES_MAX,
     WEBSOCKET_FRAME_BYTES_MAX,
 )
+from streamd.net.client.auth import Identity
+from streamd.net.client.login_expiry import LoginExpiry
 from streamd.net.leaf import leaf_session as actions
 from streamd.net.leaf.leaf_output import LeafFacts, LeafOutput
 from streamd.net.leaf.leaf_session import Action, LeafSession
@@ -93,6 +95,8 @@ class LeafLink(asyncio.Protocol):
         self.facts = LeafFacts(session.lid)
         self.output = LeafOutput(session, self.facts, stall=self._stall)
         self.space: LeafSpace | None = None
+        self.identity: Identity | None = None  # of the leaf node that logged in here
+        self._expiry: LoginExpiry | None = None  # None: the login does not end
         self.reason = ""
         self.retry_s = 0.0  # not before that is it dialed again
         self.over = asyncio.Event()
@@ -201,11 +205,20 @@ class LeafLink(asyncio.Protocol):
         self.reason = reason
         self.session.state = actions.State.CLOSED
         self.output.close()
+        if self._expiry is not None:
+            self._expiry.close()
         for name in ("login", "ping", "write", "stall"):
             self._timers.stop(name)
         self._owner.closed(self)
         if self.space is not None:
             self.space.close(self.output)
+
+    def _on_expired(self) -> None:
+        self.close("Authentication Expired", "User Authentication Expired")
+
+    def await_others(self) -> None:
+        """Await a login that others decide upon, in a time of their own."""
+        self._timers.stop("login")
 
     def _on_no_login(self) -> None:
         if not self.session.is_open:
@@ -326,10 +339,15 @@ class LeafLink(asyncio.Protocol):
 
     # --- up ---------------------------------------------------------------------------------------
 
-    def accept(self, account: str, user: str, permissions: Any) -> None:
+    def accept(self, account: str, identity: Identity) -> None:
         """Go on: the login of CONNECT is good."""
         self.account = account
-        self._carry_out(self.session.accept(account, user, permissions))
+        self.identity = identity
+        self._carry_out(self.session.accept(account, identity.user, identity.permissions))
+        token = identity.token
+        if token is not None and token.expires_ns and not self.is_closed:
+            self._expiry = LoginExpiry(self._loop.call_later, self._on_expired)
+            self._expiry.start(token.expires_ns)
         self.go_on()
 
     def secured(self, transport: asyncio.Transport) -> None:

@@ -11,7 +11,14 @@ from typing import Any, Final, cast
 
 from streamd.config.leaf_options import LeafOptions
 from streamd.errors import TokenError
-from streamd.net.client.auth import Approach, Check, ClientPolicy, Identity, Refusal
+from streamd.net.client.auth import (
+    Approach,
+    Check,
+    ClientPolicy,
+    Consultation,
+    Identity,
+    Verdict,
+)
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import ACCOUNT
 
@@ -36,13 +43,14 @@ class LeafLogins:
             return identity.account
         return self._options.account or identity.account
 
-    def judge(self, connect: Mapping[str, Any], nonce: str) -> Identity | Check | None:
-        """Return the identity, None for a refusal, or a `Check` that still has to run."""
-        options = self._options
+    def judge(
+        self, connect: Mapping[str, Any], approach: Approach
+    ) -> Verdict | Check | Consultation:
+        """Return the verdict, or what still has to be done: a `Check` to run, or a `Consultation`
+        to begin."""
+        options, nonce = self._options, approach.nonce
         if not self._names_logins:
-            approach = Approach(nonce=nonce)
-            verdict = self._policy.auth.judge(cast(ConnectOptions, connect), approach)
-            return None if isinstance(verdict, Refusal) else verdict
+            return self._policy.auth.judge(cast(ConnectOptions, connect), approach)
         name, password = _text(connect, "user"), _text(connect, "pass")
         if options.nkey and _text(connect, "nkey") == options.nkey:
             is_good = _is_signed(options.nkey, nonce, _text(connect, "sig"))

@@ -25,7 +25,15 @@ from streamd.config.options import Options
 from streamd.config.tls_options import TLS_TIMEOUT_S, TlsOptions
 from streamd.errors import ConfigError
 from streamd.limits import LEAF_HANDSHAKES_MAX
-from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.net.client.auth import (
+    Approach,
+    Check,
+    ClientPolicy,
+    Consultation,
+    Identity,
+    OutsideLogins,
+    Verdict,
+)
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.leaf.leaf_credentials import CredentialsError, credentials_of
 from streamd.net.leaf.leaf_link import LeafLink
@@ -92,7 +100,9 @@ class LeafNodes:
         log: Log,
         handshakes: Handshakes,
         loop: asyncio.AbstractEventLoop,
+        outside: OutsideLogins | None = None,
     ) -> None:
+        """`outside` decides on logins beyond the configuration."""
         self._options = options
         self._local = local
         self._accounts = accounts
@@ -100,7 +110,7 @@ class LeafNodes:
         self._tls = LeafTls(options.leaf.tls, handshakes, loop)
         self._loop = loop
         # In clear or TLS, and in WebSocket frames.
-        self._policies = [ClientPolicy.of(options, way) for way in (LEAFNODE, LEAFNODE_WS)]
+        self._policies = [ClientPolicy.of(options, way, outside) for way in (LEAFNODE, LEAFNODE_WS)]
         self._logins = [LeafLogins(options.leaf, policy) for policy in self._policies]
         self._passwords = PasswordChecks()
         self._spaces: dict[str, LeafSpace] = {}
@@ -310,9 +320,14 @@ class LeafNodes:
             link.secured(result)
 
     def judge(self, link: LeafLink, connect: dict[str, Any]) -> None:
-        """Check a login, on another thread if it takes long."""
-        verdict = self._logins[link.facts.is_websocket].judge(connect, link.session.nonce)
-        if not isinstance(verdict, Check):
+        """Check a login, on another thread if it takes long, or by asking others."""
+        facts = link.facts
+        approach = Approach(nonce=link.session.nonce, ip=facts.ip, cid=facts.cid)
+        verdict = self._logins[facts.is_websocket].judge(connect, approach)
+        if isinstance(verdict, Consultation):
+            link.await_others()
+            verdict.begin(partial(self._judged, link))
+        elif not isinstance(verdict, Check):
             self._judged(link, verdict)
         elif not self._passwords.has_room():
             link.close("Authentication Timeout", "Authentication Timeout")
@@ -325,15 +340,28 @@ class LeafNodes:
                 done=partial(self._judged, link),
             )
 
-    def _judged(self, link: LeafLink, identity: Identity | None) -> None:
+    def _judged(self, link: LeafLink, verdict: Verdict) -> None:
         if link.output.is_closed:
             return
-        if identity is None:
+        if not isinstance(verdict, Identity):
+            if verdict is not None:
+                self.report(link, verdict.level, verdict.reason)
             link.close("Authentication Failure", "Authorization Violation")
             return
+        identity = verdict
         link.facts.may_administer = identity.may_administer
         account = self._logins[link.facts.is_websocket].account_of(identity)
-        link.accept(account, identity.user, identity.permissions)
+        link.accept(account, identity)
+
+    # --- for `operators.live_logins` --------------------------------------------------------------
+
+    def links_of(self, account: str) -> list[LeafLink]:
+        """Return the links that leaf nodes have to an account, the oldest first."""
+        return [
+            link
+            for link in self._links
+            if link.session.remote is None and link.session.is_open and link.account == account
+        ]
 
     def opened(self, link: LeafLink) -> LeafSpace | None:
         """Return the space of the link's account; of two links of one leaf node the older ends."""

@@ -52,6 +52,15 @@ class ServerDescription:
         """Return name, host and id alone."""
         return {"name": self.server_name, "host": self.host, "id": self.server_id}
 
+    def for_services(self) -> Document:
+        """Return how a service that decides on logins knows this server."""
+        return {
+            **self.identity(),
+            "version": NATS_LEVEL,
+            "cluster": self.cluster,
+            "tags": list(self.tags),
+        }
+
     def next(self) -> Document:
         """Return the description for the next message that leaves."""
         self._count += 1

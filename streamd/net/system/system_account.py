@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from streamd.config.options import Options
 from streamd.net.client.open_connections import OpenConnections
 from streamd.net.monitoring.account_views import AccountView
+from streamd.net.monitoring.connz import label_of
 from streamd.net.monitoring.documents import Monitoring
 from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
@@ -48,6 +50,7 @@ class SystemAccount:
         self._monitoring = monitoring
         self._description = description
         self._slicer = slicer
+        self._label_of = partial(label_of, accounts)
         self.answers = Answers(router.publish, description, slicer)
         outbox = EventOutbox(router, description, loop.call_soon)
         self.connection_events = ConnectionEvents(outbox, accounts, description.server_id)
@@ -64,7 +67,7 @@ class SystemAccount:
             has_clients=lambda account: bool(stats.clients_of(account).open),
             call_later=loop.call_later,
         )
-        UserInfo(self.answers).serve_imports(subscriptions)
+        UserInfo(self.answers, self._label_of).serve_imports(subscriptions)
 
     def _send_connections(self, account: str, reply: bytes) -> None:
         self.account_events.send(account, lambda event: self.answers.send_bare(reply, event))
@@ -73,7 +76,7 @@ class SystemAccount:
         """Answer what the clients of an account ask about themselves, in its subject space."""
         router = account.router
         answers = Answers(router.publish, self._description, self._slicer)
-        UserInfo(answers).serve_account(router.subscriptions)
+        UserInfo(answers, self._label_of).serve_account(router.subscriptions)
         if account.name != self.system_name:
             OwnRequests(router.subscriptions, account.name, self._monitoring, answers)
 

@@ -5,9 +5,12 @@ Accounts import it as `$SYS.REQ.USER.INFO`; `nats account info` and nats.js ask 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 from streamd.config.options import Permissions
+from streamd.durations import SECOND_NS
 from streamd.net.client.output import Output
 from streamd.net.client.profile import ClientProfile
 from streamd.net.monitoring.sliced_pages import Document
@@ -32,8 +35,10 @@ class Passed(Protocol):
 class UserInfo:
     """Answers the clients of this node; each node answers its own."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, label_of: Callable[[str], str]) -> None:
+        """`label_of` returns the name of an account for people."""
         self._answers = answers
+        self._label_of = label_of
 
     def serve_account(self, subscriptions: Subscriptions) -> None:
         """Answer in an account itself."""
@@ -47,7 +52,8 @@ class UserInfo:
         self, _subject: bytes, reply: bytes, _headers: bytes, _payload: bytes, conn: object
     ) -> None:
         if reply and isinstance(conn, Output):  # else the server itself, or another node's client
-            self._answers.send(reply, {"data": user_facts(conn.profile)})
+            facts = user_facts(conn.profile, self._label_of)
+            self._answers.send(reply, {"data": facts})
 
     def _on_imported(
         self, _subject: bytes, reply: bytes, headers: bytes, _payload: bytes, conn: object
@@ -60,24 +66,33 @@ class UserInfo:
         account = str(info.get("acc", ""))
         identity = client.profile.identity
         if identity is not None and account and identity.account == account:
-            facts = user_facts(client.profile)
+            facts = user_facts(client.profile, self._label_of)
         else:
             facts = {"user": str(info.get("user", "")), "account": account}
         self._answers.send(reply, {"data": facts})
 
 
-def user_facts(profile: ClientProfile) -> Document:
+def user_facts(profile: ClientProfile, label_of: Callable[[str], str]) -> Document:
     """Return the `data` of an answer: `user`, `account`, and `permissions` if there are some."""
     connect, identity = profile.connect or {}, profile.identity
     assert identity is not None  # a stranger can't publish
-    user = "[REDACTED]" if connect.get("auth_token") else identity.user or connect.get("user", "")
+    token = identity.token
+    if connect.get("auth_token") and token is None:
+        user = "[REDACTED]"
+    else:
+        user = identity.user or connect.get("user", "")
     facts: Document = {
         "user": user,
         "account": identity.account,
-        "account_name": identity.account,
+        "account_name": label_of(identity.account),
     }
+    if token is not None and token.token and token.name:
+        facts["user_name"] = token.name
     if identity.permissions is not None:
         facts["permissions"] = _permissions(identity.permissions)
+    if token is not None and token.expires_ns:
+        left_s = (token.expires_ns - time.time_ns()) // SECOND_NS
+        facts["expires"] = max(0, left_s) * SECOND_NS
     return facts
 
 

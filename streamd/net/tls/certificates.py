@@ -52,6 +52,7 @@ def read_der(der: bytes) -> PeerCertificate:
         hosts,
         hashlib.sha256(key).hexdigest(),
         hashlib.sha256(der).hexdigest(),
+        der,
     )
 
 

@@ -27,6 +27,7 @@ class PeerCertificate(NamedTuple):
     hosts: tuple[str, ...]  # those of hosts
     spki_sha256: str  # of the public key, in hex
     cert_sha256: str
+    der: bytes = b""  # the certificate itself
 
 
 class TlsFacts(NamedTuple):
@@ -36,6 +37,7 @@ class TlsFacts(NamedTuple):
     cipher_suite: str
     certificates: tuple[PeerCertificate, ...]  # its own one first; empty: it showed none
     is_first: bool = False  # the handshake came before INFO
+    is_verified: bool = False  # the certificates were checked against authorities
 
 
 class TlsFault(NamedTuple):

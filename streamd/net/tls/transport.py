@@ -154,7 +154,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         except ValueError as err:  # OpenSSL takes what a stricter parser does not
             return TlsFault(f"tls: failed to parse certificate: {err}", is_certificate=True)
         version = (self._tls.version() or "").removeprefix("TLSv")
-        return TlsFacts(version, go_name(cipher[0] if cipher else ""), certificates)
+        is_verified = self._tls.context.verify_mode is ssl.CERT_REQUIRED
+        suite = go_name(cipher[0] if cipher else "")
+        return TlsFacts(version, suite, certificates, is_verified=is_verified)
 
     def _on_step(self, result: TlsFacts | TlsFault | None) -> None:
         self._is_stepping = False

@@ -45,7 +45,7 @@ class WebSocketListener:
         """`clients` is the server's listener. Raises ConfigError for certificates."""
         self.settings = settings = options.websocket
         view = options.for_websocket()
-        self.policy = ClientPolicy.of(view, WEBSOCKET)
+        self.policy = ClientPolicy.of(view, WEBSOCKET, clients.policy.auth.outside)
         self.info = ServerInfo(
             view,
             server_id=server_id,

@@ -10,7 +10,6 @@ from streamd.config import grammar, reader
 from streamd.config.callout_options import CalloutOptions
 from streamd.config.operator_options import DeletedTokens, ResolverKind, ResolverOptions
 from streamd.config.options import Options, finish
-from streamd.config.unserved import UNSERVED_YET
 from streamd.errors import ConfigError
 from streamd.tokens.jwt import encode
 from streamd.tokens.nkeys import KeyKind, KeyPair
@@ -214,17 +213,5 @@ def test_a_callout_is_read() -> None:
         ("default_sentinel", f"{OPERATORS}, default_sentinel: {BEARER}"),
     ],
 )
-def test_each_part_is_refused_until_it_is_served(
-    part: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its line in one table: without it the part is served."""
-    before = options(text).unserved
-    assert any(UNSERVED_YET[part] in problem for problem in before)
-    monkeypatch.delitem(UNSERVED_YET, part)  # type: ignore[arg-type]
-    after = options(text).unserved
-    assert len(after) < len(before)
-
-
-def test_the_list_of_parts_that_are_not_served_is_tested_whole() -> None:
-    tested = test_each_part_is_refused_until_it_is_served.pytestmark[0].args[1]  # type: ignore[attr-defined]
-    assert UNSERVED_YET.keys() <= {part for part, _ in tested}
+def test_each_part_is_served(part: str, text: str) -> None:
+    assert options(text).unserved == [], part

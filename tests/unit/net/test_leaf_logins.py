@@ -9,7 +9,7 @@ import pytest
 
 from streamd.config.leaf_options import LeafOptions, LeafRemote
 from streamd.config.options import Options, User
-from streamd.net.client.auth import Check, ClientPolicy, Identity
+from streamd.net.client.auth import Approach, Check, ClientPolicy, Identity
 from streamd.net.leaf.leaf_credentials import CredentialsError, credentials_of
 from streamd.net.leaf.leaf_logins import LeafLogins
 from streamd.tokens.nkeys import decode_signature, verify
@@ -26,7 +26,7 @@ def test_account_of_the_block_holds_for_logins_of_clients(
     options = Options(users=(User("u", stored, account="A"),))
     logins = LeafLogins(LeafOptions(account=placed), ClientPolicy.of(options))
     for is_known in (False, True):  # a password that was right is not hashed again
-        verdict = logins.judge({"user": "u", "pass": "secret"}, "nonce")
+        verdict = logins.judge({"user": "u", "pass": "secret"}, Approach(nonce="nonce"))
         assert isinstance(verdict, Check) == (stored == HASHED and not is_known)
         identity = verdict.run() if isinstance(verdict, Check) else verdict
         assert isinstance(identity, Identity)

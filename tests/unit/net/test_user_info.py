@@ -25,7 +25,7 @@ def serve(bed: Bed, *, has_jetstream: bool) -> None:
         bed.options, server_id="N" + "A" * 55, server_name="bed", has_jetstream=has_jetstream
     )
     answers = Answers(bed.router.publish, description, Slicer(bed.clock.call_soon))
-    UserInfo(answers).serve_account(bed.subscriptions)
+    UserInfo(answers, str).serve_account(bed.subscriptions)
 
 
 def as_user(**fields: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Sender:
     def __init__(self, router: MessageRouter) -> None:
         self._router = router
 
-    def send(self, reply: bytes, answer: Mapping[str, Any]) -> None:
+    def send(self, reply: bytes, answer: dict[str, Any]) -> None:
         self.send_text(reply, json.dumps(answer).encode())
 
     def send_text(self, reply: bytes, body: bytes) -> None:

@@ -1,0 +1,190 @@
+"""Accounts of signed tokens, as the server has them: made, changed and ended with their tokens.
+
+`AccountLoader` turns tokens into options; here these become accounts of the server, linked with
+those they import of, and connections that a change concerns are judged by it. Links are made once
+for all accounts that change together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from streamd.config.account_options import AccountOptions
+from streamd.errors import TokenError
+from streamd.limits import ACCOUNTS_AWAITED_MAX
+from streamd.net.account_tokens.account_loader import AccountLoader
+from streamd.net.account_tokens.resolvers import Resolver
+from streamd.net.client.login_expiry import CallLater, LoginExpiry
+from streamd.net.operators.live_logins import LiveLogins
+from streamd.obs.server_log import Log
+from streamd.tokens.claims import AccountClaims
+from streamd.tokens.nkeys import KeyKind, is_valid_public
+from streamd.tokens.validation import Trust
+
+_LOOKUP_FAILED: Final = "Account JWT lookup error"
+
+
+class Accounts(Protocol):
+    """The accounts of the server, to which those of tokens are added."""
+
+    on_unknown: Callable[[str], None]
+
+    def put(self, options: AccountOptions) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class Spawn(Protocol):
+    """Makes a task of the server."""
+
+    def __call__(self, work: object, /, *, name: str) -> object: ...
+
+
+class TokenAccounts:
+    """Accounts whose tokens are in use on this server."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        trust: Trust,
+        accounts: Accounts,
+        live: LiveLogins,
+        log: Log,
+        *,
+        link: Callable[[], None],
+        now_ns: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`link` makes the imports and mappings of all accounts anew."""
+        self.trust = trust
+        self.loader = AccountLoader(resolver, trust, now_ns, self._on_options, self._on_gone)
+        self._accounts = accounts
+        self._live = live
+        self._log = log
+        self._link = link
+        self._now_ns = now_ns
+        self._loop = loop
+        self._changed: dict[str, AccountClaims | None] = {}  # not linked yet; claims before, if any
+        self._known: dict[str, AccountClaims] = {}  # as of the last change that was carried out
+        self._told: dict[str, tuple[str, ...]] = {}  # imports that cannot be, as logged last
+        self._expiries: dict[str, LoginExpiry] = {}
+        self._wanted: dict[str, list[Callable[[], None]]] = {}  # by account that is being loaded
+        self._has_wanted = asyncio.Event()
+        self._queue: list[str] = []
+        accounts.on_unknown = self._on_unknown
+
+    async def load(self, account: str) -> AccountClaims:
+        """Return the claims of an account, which is one of the server's then. Raises TokenError."""
+        claims = self.loader.get(account)
+        if claims is None:
+            claims = await self.loader.load(account)
+        self._carry_out()
+        return claims
+
+    def get(self, account: str) -> AccountClaims | None:
+        """Return the claims of an account that is loaded."""
+        if self._changed:
+            self._carry_out()
+        return self.loader.get(account)
+
+    def when_settled(self, account: str, action: Callable[[], None]) -> None:
+        """Call `action` when the account is loaded, or cannot be: now, if that is known."""
+        if self.loader.get(account) is not None or not is_valid_public(KeyKind.ACCOUNT, account):
+            action()
+        else:
+            self._want(account, action)
+
+    async def run(self) -> None:
+        """Load accounts that other nodes name; until cancelled."""
+        while True:
+            await self._has_wanted.wait()
+            self._has_wanted.clear()
+            while self._queue:
+                account = self._queue.pop(0)
+                try:
+                    await self.load(account)
+                except TokenError as err:
+                    self._log.debug(f"{_LOOKUP_FAILED}: {err}", account=account)
+                for action in self._wanted.pop(account, ()):
+                    action()
+
+    def want(self, account: str) -> None:
+        """Load an account when others had their turn."""
+        if self.loader.get(account) is None and is_valid_public(KeyKind.ACCOUNT, account):
+            self._want(account, None)
+
+    def close(self) -> None:
+        """Await the end of no token any more."""
+        for expiry in self._expiries.values():
+            expiry.close()
+        self._expiries.clear()
+
+    def _on_unknown(self, name: str) -> None:
+        self.want(name)
+
+    def _want(self, account: str, action: Callable[[], None] | None) -> None:
+        waiting = self._wanted.get(account)
+        if waiting is None:
+            if len(self._wanted) >= ACCOUNTS_AWAITED_MAX:
+                if action is not None:
+                    action()
+                return
+            waiting = self._wanted[account] = []
+            self._queue.append(account)
+            self._has_wanted.set()
+        if action is not None:
+            waiting.append(action)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def _on_options(self, options: AccountOptions, problems: tuple[str, ...]) -> None:
+        name = options.name
+        if self._told.get(name, ()) != problems:
+            self._told[name] = problems
+            for problem in problems:
+                self._log.debug(f"{name}: {problem}")
+        self._accounts.put(options)
+        self._note(name)
+        self._await_end(options)
+
+    def _on_gone(self, name: str) -> None:
+        self._told.pop(name, None)
+        self._accounts.remove(name)
+        self._note(name)
+        expiry = self._expiries.pop(name, None)
+        if expiry is not None:
+            expiry.close()
+
+    def _note(self, name: str) -> None:
+        if not self._changed:
+            self._loop.call_soon(self._carry_out)
+        self._changed.setdefault(name, self._known.get(name))
+
+    def _carry_out(self) -> None:
+        """Link accounts that changed, and judge their connections by the change."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        self._link()
+        for name, before in changed.items():
+            claims = self.loader.get(name)
+            if claims is None:
+                self._known.pop(name, None)
+                self._live.expire(name)
+                continue
+            self._known[name] = claims
+            if before is not None:
+                self._live.change(claims, before, self.trust)
+
+    def _await_end(self, options: AccountOptions) -> None:
+        expiry = self._expiries.get(options.name)
+        if expiry is None:
+            if not options.expires_ns:
+                return
+            later: CallLater = self._loop.call_later
+            on_end = partial(self._live.expire, options.name)
+            expiry = self._expiries[options.name] = LoginExpiry(later, on_end, self._now_ns)
+        expiry.start(options.expires_ns)

@@ -1,0 +1,179 @@
+"""Logins by signed tokens, in operator mode.
+
+A login whose account is loaded is judged at once, others when the account's token was looked up.
+Accounts that have logins decided by a service (`authorization` of their claims) ask it about all
+users but those whom they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from streamd.errors import TokenError
+from streamd.net.client.auth import (
+    Approach,
+    Authenticator,
+    Consultation,
+    Identity,
+    Refusal,
+    TokenFacts,
+    Verdict,
+)
+from streamd.net.operators.callout_requests import CalloutAsk, CalloutRequests
+from streamd.net.operators.consultations import Consultations
+from streamd.net.operators.local_zone import local_zone
+from streamd.net.operators.token_accounts import TokenAccounts
+from streamd.protocol.connect_options import ConnectOptions
+from streamd.tokens.auth_callout import (
+    SUBJECT,
+    CalloutPolicy,
+    CalloutRefused,
+    place_by_claims,
+)
+from streamd.tokens.claims import AccountClaims, UserClaims
+from streamd.tokens.validation import Grant, Login, LoginRefused, admit, read_user
+
+_SUBJECT: Final = SUBJECT.encode()
+
+
+class TokenLogins:
+    """Judge of logins in operator mode (`auth.OutsideLogins`)."""
+
+    needs_nonce = True
+
+    def __init__(
+        self,
+        accounts: TokenAccounts,
+        callouts: CalloutRequests,
+        consultations: Consultations,
+        now_ns: Callable[[], int],
+        default_sentinel: str = "",
+    ) -> None:
+        self._accounts = accounts
+        self._callouts = callouts
+        self._consultations = consultations
+        self._now_ns = now_ns
+        self.default_sentinel = default_sentinel
+
+    def judge(
+        self, connect: ConnectOptions, approach: Approach, configured: Authenticator
+    ) -> Verdict | Consultation:
+        """See `auth.OutsideLogins`."""
+        login = Login(
+            connect.get("jwt", ""),
+            connect.get("sig", ""),
+            approach.nonce,
+            approach.ip,
+            configured.connection_type,
+        )
+        try:
+            user = read_user(
+                login,
+                self._accounts.trust,
+                now_ns=self._now_ns(),
+                default_sentinel=self.default_sentinel,
+            )
+        except LoginRefused as err:
+            return refusal_of(err)
+        claims = self._accounts.get(user.account)
+        if claims is None or _is_asked(user, claims):
+            return self._consultations.of(
+                lambda: self._decide(user, login, connect, approach, configured)
+            )
+        return self._admit(user, login, claims, configured)
+
+    async def _decide(
+        self,
+        user: UserClaims,
+        login: Login,
+        connect: ConnectOptions,
+        approach: Approach,
+        configured: Authenticator,
+    ) -> Verdict:
+        """Judge a login of which others have to be asked."""
+        try:
+            claims = await self._accounts.load(user.account)
+        except TokenError as err:
+            return Refusal(f"Account JWT lookup error: {err}")
+        if not _is_asked(user, claims):
+            return self._admit(user, login, claims, configured)
+        return await self._ask(claims, connect, approach, configured)
+
+    def _admit(
+        self, user: UserClaims, login: Login, claims: AccountClaims, configured: Authenticator
+    ) -> Verdict:
+        zone = local_zone()
+        try:
+            grant = admit(
+                user, login, claims, self._accounts.trust, now_ns=self._now_ns(), zone=zone
+            )
+        except LoginRefused as err:
+            return refusal_of(err, account=user.account)
+        token = login.token or self.default_sentinel
+        identity = identity_of(grant, user=grant.user_key, token=token)
+        if claims.authorization.auth_users:
+            identity = identity.without_publish(_SUBJECT)
+        return configured.admit(identity)
+
+    async def _ask(
+        self,
+        claims: AccountClaims,
+        connect: ConnectOptions,
+        approach: Approach,
+        configured: Authenticator,
+    ) -> Verdict:
+        """Let the service of an account decide."""
+        name, settings = claims.registered.subject, claims.authorization
+        policy = CalloutPolicy(
+            name, name, settings.xkey, frozenset(settings.allowed_accounts), claims
+        )
+        if not connect.get("jwt"):
+            connect = {**connect, "jwt": self.default_sentinel}
+        ask = CalloutAsk(connect, approach, configured.connection_type)
+        try:
+            answer = await self._callouts.ask(policy, ask)
+            placed = await self._placed(answer.account)
+            grant = place_by_claims(answer, policy, placed, self._accounts.trust)
+        except CalloutRefused as err:
+            return Refusal(str(err), level="warning", account=name)
+        except LoginRefused as err:
+            return refusal_of(err, account=name)
+        identity = identity_of(grant, user=grant.name or grant.user_key)
+        if identity.account == name:
+            identity = identity.without_publish(_SUBJECT)
+        return configured.admit(identity)
+
+    async def _placed(self, account: str) -> AccountClaims | None:
+        try:
+            return await self._accounts.load(account)
+        except TokenError:
+            return None
+
+
+def _is_asked(user: UserClaims, claims: AccountClaims) -> bool:
+    """Return True if the account's service decides on the user."""
+    named = claims.authorization.auth_users
+    return bool(named) and user.registered.subject not in named
+
+
+def refusal_of(err: LoginRefused, account: str = "") -> Refusal:
+    return Refusal(str(err), level="error" if err.is_error else "debug", account=account)
+
+
+def identity_of(grant: Grant, *, user: str, token: str = "") -> Identity:
+    """Return who a user is to the server; `token` is what the client showed of its own."""
+    facts = TokenFacts(
+        token=token,
+        user_key=grant.user_key,
+        issuer_key=grant.issuer_key,
+        name=grant.name,
+        tags=grant.tags,
+        expires_ns=grant.expires_ns,
+        max_payload=grant.max_payload,
+        max_subscriptions=grant.max_subscriptions,
+        issued_s=grant.issued_s,
+        is_bearer=grant.is_bearer,
+        has_permissions=grant.has_permissions,
+    )
+    return Identity(user, grant.account, grant.permissions, token=facts)
