@@ -17,8 +17,8 @@ from streamd import NATS_LEVEL
 from streamd.cli import addresses, certificate_files, process_resources, runfiles
 from streamd.cli.freed_memory import FreedMemory, find_trim
 from streamd.cli.operator_controls import OperatorControls
+from streamd.cli.outside_judge import LoginSurroundings, OutsideJudge
 from streamd.config import changes, flags
-from streamd.config.account_options import AccountOptions
 from streamd.config.cluster_options import join_address
 from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
@@ -36,7 +36,6 @@ from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.server_stats import ServerStats
 from streamd.net.monitoring.sliced_pages import Slicer
-from streamd.net.operators.server_keys import ServerKeys
 from streamd.net.sockets import listening_socket
 from streamd.net.system.clients_by_account import ClientsByAccount
 from streamd.net.system.server_description import ServerDescription
@@ -45,12 +44,9 @@ from streamd.net.system.trace_events import TraceEvents
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
-from streamd.types import ACCOUNT
 
 if TYPE_CHECKING:
-    from streamd.net.client.auth import OutsideLogins
     from streamd.net.leaf.leaf_nodes import LeafNodes
-    from streamd.net.operators.operator_mode import OperatorMode
     from streamd.net.pubsub.message_router import MessageRouter
     from streamd.net.route.links import ClusterLinks
     from streamd.net.tls.acceptor import TlsAcceptor
@@ -89,14 +85,12 @@ class ServerProcess:
         self._log = log
         self._program = program
         self._leave = leave
-        asks = options.operators.has_trusted_keys or options.callout is not None
-        self._keys = ServerKeys(signs=asks)
-        self._server_id = self._keys.server_id
+        self._logins = OutsideJudge(options)
+        self._server_id = self._logins.keys.server_id
         self._server_name = options.server_name or _default_name(options)
         self._node: LocalNode | None = None
         self._cluster: ClusterLinks | None = None
         self._leaf: LeafNodes | None = None
-        self._operators: OperatorMode | None = None
         self._listener: Listener | None = None
         self._websocket: WebSocketListener | None = None
         self._http: HttpServer | None = None
@@ -218,7 +212,17 @@ class ServerProcess:
             has_system_services=False,  # each account's own are answered in its subject space
         )
         self._link_accounts()
-        outside = await self._start_logins(clients, description)
+        try:
+            await self._logins.start(
+                options,
+                accounts,
+                clients.open,
+                LoginSurroundings(
+                    description, system.answers, log, self._link_accounts, self._tasks.create_task
+                ),
+            )
+        except ConfigError as err:
+            raise StartError(str(err)) from err
         if options.has_http:
             self._start_http()
         if options.cluster.is_enabled:
@@ -247,9 +251,9 @@ class ServerProcess:
             log=log,
             connections_max=process_resources.connections_max(),
             handshakes=self._handshakes,
-            outside=outside,
+            outside=self._logins.judge,
         )
-        self._listener.info.set_xkey(self._keys.xkey_public)
+        self._listener.info.set_xkey(self._logins.keys.xkey_public)
         self._listener.connections.observe(by_account)
         accounts.counts.end_client = self._listener.end_surplus
         system.observe(self._listener.connections)
@@ -280,50 +284,6 @@ class ServerProcess:
         log.info("Server is ready")
         for action in self._postponed:
             action()
-
-    async def _start_logins(
-        self, clients: ClientRegistry, description: ServerDescription
-    ) -> OutsideLogins | None:
-        """Return the judge of logins of which the configuration alone does not decide; None: it
-        does."""
-        options, accounts = self._options, self._accounts
-        if not (options.operators.has_trusted_keys or options.callout is not None):
-            return None
-        # These rooms are not needed, hence not imported, by a server that knows its users.
-        from streamd.net.operators.callout_logins import CalloutLogins
-        from streamd.net.operators.callout_requests import CalloutRequests
-        from streamd.net.operators.consultations import Consultations
-        from streamd.net.operators.live_logins import LiveLogins
-        from streamd.net.operators.operator_mode import OperatorMode, ServerParts
-
-        callouts = CalloutRequests(
-            self._keys, accounts.router, description.for_services, lambda: self._options
-        )
-        consultations = Consultations(self._tasks.create_task)
-        if options.callout is not None and not options.operators.has_trusted_keys:
-
-            def options_of(name: str) -> AccountOptions | None:
-                account = accounts.get(name)
-                return account.options if account is not None else None
-
-            return CalloutLogins(options.callout, callouts, consultations, options_of)
-        parts = ServerParts(
-            accounts,
-            accounts.system.router,
-            self._system.answers,
-            LiveLogins(clients.open, lambda name: accounts.obtain(name).cids),
-            callouts,
-            consultations,
-            self._log,
-            self._link_accounts,
-        )
-        needed = {remote.account for remote in options.leaf.remotes} - {ACCOUNT}
-        try:
-            self._operators = mode = OperatorMode(options, parts, self._server_id)
-            await mode.start(self._tasks.create_task, needed=sorted(needed))
-        except ConfigError as err:
-            raise StartError(str(err)) from err
-        return mode.logins
 
     def _link_accounts(self) -> None:
         """Make imports and mappings as the accounts' options say."""
@@ -402,13 +362,11 @@ class ServerProcess:
             lambda name: known.counts.changed(known.obtain(name)),
         )
         loop = asyncio.get_running_loop()
-        assert self._listener is not None
-        outside = self._listener.policy.auth.outside
+        judge = self._logins.judge
         self._leaf = nodes = LeafNodes(
-            options, local, accounts, self._log, self._handshakes, loop, outside
+            options, local, accounts, self._log, self._handshakes, loop, judge
         )
-        if self._operators is not None:
-            self._operators.live.links = nodes
+        self._logins.attach_leafs(nodes)
         try:
             await nodes.start(self._tasks.create_task)
         except ConfigError as err:
@@ -711,8 +669,7 @@ class ServerProcess:
                 closing.create_task(self._cluster.close(), name="close-cluster")
             if self._leaf is not None:
                 closing.create_task(self._leaf.close(), name="close-leaf")
-            if self._operators is not None:
-                closing.create_task(self._operators.close(), name="close-operators")
+            closing.create_task(self._logins.close(), name="close-logins")
             if self._http is not None:
                 closing.create_task(self._http.close(), name="close-http")
 
@@ -814,16 +771,14 @@ class ServerProcess:
                 self._http_tls.renew(_of_monitoring(fresh))
             assert self._listener is not None
             self._change_accounts(fresh)
-            if self._operators is not None:
-                self._operators.reload(fresh)
+            self._logins.reload(fresh)
             self._listener.reload(fresh)
             self._accounts.counts.limits_changed()
             if self._leaf is not None:
                 self._leaf.reload(fresh)
         except (ConfigError, OSError) as err:
             self._change_accounts(self._options)
-            if self._operators is not None:
-                self._operators.reload(self._options)
+            self._logins.reload(self._options)
             self._log.error(f"Failed to reload server configuration: {err}")
             return str(err)
         for warning in fresh.warnings:

@@ -91,6 +91,10 @@ class Accounts:
         self._of_tokens.add(options.name)
         self._use(options)
 
+    def hold(self, name: str) -> None:
+        """Hold an account to its limits, which are others now: the newest clients end."""
+        self.counts.hold(self.obtain(name))
+
     def remove(self, name: str) -> None:
         """Take back an account of a token: its subject space stays, and nobody gets in any more."""
         self._of_tokens.discard(name)

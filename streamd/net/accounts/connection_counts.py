@@ -112,8 +112,12 @@ class ConnectionCounts:
     def limits_changed(self) -> None:
         """Hold accounts to limits that were read again: the newest clients end."""
         for account in self._accounts():
-            self.changed(account)
-            self._cut(account)
+            self.hold(account)
+
+    def hold(self, account: CountedAccount) -> None:
+        """Hold an account to limits that are others now."""
+        self.changed(account)
+        self._cut(account)
 
     def _cut(self, account: CountedAccount) -> None:
         most = account.limits.max_connections

@@ -353,7 +353,7 @@ class LeafNodes:
         account = self._logins[link.facts.is_websocket].account_of(identity)
         link.accept(account, identity)
 
-    # --- for `operators.live_logins` --------------------------------------------------------------
+    # --- for `logins.live_logins` --------------------------------------------------------------
 
     def links_of(self, account: str) -> list[LeafLink]:
         """Return the links that leaf nodes have to an account, the oldest first."""

@@ -18,7 +18,7 @@ from streamd.limits import ACCOUNTS_AWAITED_MAX
 from streamd.net.account_tokens.account_loader import AccountLoader
 from streamd.net.account_tokens.resolvers import Resolver
 from streamd.net.client.login_expiry import CallLater, LoginExpiry
-from streamd.net.operators.live_logins import LiveLogins
+from streamd.net.logins.live_logins import LiveLogins
 from streamd.obs.server_log import Log
 from streamd.tokens.claims import AccountClaims
 from streamd.tokens.nkeys import KeyKind, is_valid_public

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from streamd.config.options import Options
 from streamd.net.client.auth import Approach, named_in
-from streamd.net.operators.local_zone import local_zone
-from streamd.net.operators.server_keys import ServerKeys
-from streamd.net.operators.tls_claims import tls_claims
+from streamd.net.logins.local_zone import local_zone
+from streamd.net.logins.server_keys import ServerKeys
+from streamd.net.logins.tls_claims import tls_claims
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.tokens.auth_callout import (

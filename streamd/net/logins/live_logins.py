@@ -18,7 +18,6 @@ from streamd.tokens.claims import AccountClaims
 from streamd.tokens.permissions import as_permissions
 from streamd.tokens.validation import Trust, is_issuer_known, is_revoked
 
-_TOO_MANY: Final = b"maximum account active connections exceeded"
 _REVOKED: Final = "User Authentication Revoked"
 _EXPIRED: Final = "Account Authentication Expired"
 
@@ -53,9 +52,12 @@ class LiveLogins:
         self,
         open_connections: Mapping[int, ClientConnection],
         cids_of: Callable[[str], Collection[int]],
+        hold: Callable[[str], None],
     ) -> None:
+        """`hold` ends the newest connections of an account that has too many."""
         self._open = open_connections
         self._cids_of = cids_of
+        self._hold = hold
         self.links: Links | None = None
 
     def expire(self, account: str) -> None:
@@ -67,12 +69,10 @@ class LiveLogins:
 
     def change(self, claims: AccountClaims, before: AccountClaims, trust: Trust) -> None:
         """Judge the connections of an account by its new token."""
-        most, account = claims.limits.connections, claims.registered.subject
+        account = claims.registered.subject
         default = as_permissions(claims.default_permissions)
-        for at, conn in enumerate(self._of(account)):
-            if 0 <= most <= at:
-                conn.close("Maximum Account Connections Exceeded", _TOO_MANY)
-                continue
+        self._hold(account)
+        for conn in self._of(account):
             conn.apply_options()
             token = _token_of(conn.profile.identity)
             if token is None or conn.is_closed:

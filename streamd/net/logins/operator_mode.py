@@ -25,11 +25,11 @@ from streamd.net.account_tokens.claims_requests import (
     LookUps,
 )
 from streamd.net.account_tokens.resolvers import MemoryResolver, Resolver, make_resolver
-from streamd.net.operators.callout_requests import CalloutRequests
-from streamd.net.operators.consultations import Consultations
-from streamd.net.operators.live_logins import LiveLogins
-from streamd.net.operators.token_accounts import Accounts, TokenAccounts
-from streamd.net.operators.token_logins import TokenLogins
+from streamd.net.logins.callout_requests import CalloutRequests
+from streamd.net.logins.consultations import Consultations
+from streamd.net.logins.live_logins import LiveLogins
+from streamd.net.logins.token_accounts import Accounts, TokenAccounts
+from streamd.net.logins.token_logins import TokenLogins
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.obs.server_log import Log
 from streamd.tokens.operators import read_operators

@@ -22,9 +22,9 @@ from streamd.net.client.auth import (
     Verdict,
     named_in,
 )
-from streamd.net.operators.callout_requests import CalloutAsk, CalloutRequests
-from streamd.net.operators.consultations import Consultations
-from streamd.net.operators.token_logins import identity_of, refusal_of
+from streamd.net.logins.callout_requests import CalloutAsk, CalloutRequests
+from streamd.net.logins.consultations import Consultations
+from streamd.net.logins.token_logins import identity_of, refusal_of
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.tokens.auth_callout import (
     SUBJECT,

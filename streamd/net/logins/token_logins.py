@@ -20,10 +20,10 @@ from streamd.net.client.auth import (
     TokenFacts,
     Verdict,
 )
-from streamd.net.operators.callout_requests import CalloutAsk, CalloutRequests
-from streamd.net.operators.consultations import Consultations
-from streamd.net.operators.local_zone import local_zone
-from streamd.net.operators.token_accounts import TokenAccounts
+from streamd.net.logins.callout_requests import CalloutAsk, CalloutRequests
+from streamd.net.logins.consultations import Consultations
+from streamd.net.logins.local_zone import local_zone
+from streamd.net.logins.token_accounts import TokenAccounts
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.tokens.auth_callout import (
     SUBJECT,
