@@ -20,7 +20,7 @@ from streamd.cli.operator_controls import OperatorControls
 from streamd.cli.outside_judge import LoginSurroundings, OutsideJudge
 from streamd.config import changes, flags
 from streamd.config.cluster_options import join_address
-from streamd.config.options import Options
+from streamd.config.options import JetStreamOptions, Options
 from streamd.config.tls_options import TlsOptions
 from streamd.durations import format_duration
 from streamd.errors import ConfigError, CorruptionError, DiskError, describe
@@ -44,6 +44,7 @@ from streamd.net.system.trace_events import TraceEvents
 from streamd.net.tls.handshakes import Handshakes
 from streamd.node.clock import SystemClock
 from streamd.obs.server_log import Log
+from streamd.store.frames.keyring import EncryptionKeys
 
 if TYPE_CHECKING:
     from streamd.net.leaf.leaf_nodes import LeafNodes
@@ -161,6 +162,7 @@ class ServerProcess:
             sync="always" if js.is_sync_always else js.sync_interval_ns / 1e9,
             log=self._log,
             tell=print,
+            encryption=_encryption_of(js),
         )
         try:
             await run.run()
@@ -533,6 +535,7 @@ class ServerProcess:
             accepts_loss=options.accepts_loss,
             open_blocks_max=process_resources.open_blocks_max(),
             files_reserved=process_resources.files_reserved(),
+            encryption=_encryption_of(js),
         )
         accounts = self._accounts
         self._node = node = LocalNode(
@@ -822,6 +825,11 @@ def _of_monitoring(options: Options) -> TlsOptions:
     """Return the TLS of monitoring: the server's certificates, and none is asked for."""
     assert options.tls is not None
     return replace(options.tls, is_verifying=False, is_mapping=False)
+
+
+def _encryption_of(js: JetStreamOptions) -> EncryptionKeys | None:
+    """Return the keys that files are encrypted with; None: they are not."""
+    return EncryptionKeys(js.cipher, js.key, js.previous_key) if js.key else None
 
 
 def _serve_domain(domain: str, api: Any, account: Account) -> None:

@@ -77,6 +77,7 @@ _KEYS_OF_JETSTREAM = {
     "max_batches_total": "jetstream.limits.batch.max_inflight_total",
     "max_batch_msgs": "jetstream.limits.batch.max_msgs",
     "batch_timeout_ns": "jetstream.limits.batch.timeout",
+    "previous_key": "jetstream.prev_key",
 }
 _KEYS_OF_OPERATORS = {"pinned_accounts": "resolver_pinned_accounts"}
 # Settings that the node reads at its start only.

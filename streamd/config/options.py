@@ -50,6 +50,9 @@ class JetStreamOptions:
     max_batches_total: int = 0
     max_batch_msgs: int = 0
     batch_timeout_ns: int = 0
+    cipher: str = "chacha"  # or "aes"; of what is written from now on
+    key: str = field(default="", repr=False)  # "": files are not encrypted
+    previous_key: str = field(default="", repr=False)
 
     @property
     def asset_limits(self) -> AssetLimits:

@@ -38,6 +38,25 @@ from streamd.config.websocket_reader import read_websocket
 from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 
+_CIPHERS = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
+
+
+def _as_secret(value: Value) -> str:
+    """A string that no error repeats."""
+    if not isinstance(value.raw, str):
+        raise value.error(
+            f'"jetstream.{value.key}" must be a string, not {kind_of(value)}: a text that looks '
+            "like a number needs quotes"
+        )
+    return value.raw
+
+
+def _as_cipher(value: Value) -> str:
+    cipher = _CIPHERS.get(as_text(value).lower())
+    if cipher is None:
+        raise value.error(f'Unknown cipher type: "{value.raw}" (chacha and aes are known)')
+    return cipher
+
 
 def load(path: str) -> Options:
     """Read the configuration file at `path`. Raises ConfigError; does not `finish`."""
@@ -71,7 +90,7 @@ _UNSERVED_TOP = Unserved(
 )
 
 _UNSERVED_JETSTREAM = Unserved(
-    protecting=words("key encryption_key ek prev_key prev_encryption_key prev_ek cipher tpm"),
+    protecting=words("tpm"),
     additional=words(
         """
         extension_hint max_outstanding_catchup max_buffered_size max_buffered_msgs
@@ -379,6 +398,9 @@ class _Reader:
                 "max_file_store|max_file": put("max_storage", as_size),
                 "strict": put("is_strict", as_flag),
                 "sync_interval|sync": put("sync_interval_ns", self._sync_interval),
+                "key|ek|encryption_key": put("key", _as_secret),
+                "prev_key|prev_ek|prev_encryption_key": put("previous_key", _as_secret),
+                "cipher": put("cipher", _as_cipher),
                 "limits": self._jetstream_limits,
             },
             "jetstream.",

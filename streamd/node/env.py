@@ -50,6 +50,17 @@ class SystemEnv:
         task.add_done_callback(self._tasks.discard)
 
 
+class StoreEnv:
+    """World of a node in which files are seen through another disk."""
+
+    def __init__(self, env: NodeEnv, disk: Disk) -> None:
+        self.loop = env.loop
+        self.clock = env.clock
+        self.disk = disk
+        self.make_thread = env.make_thread
+        self.spawn = env.spawn
+
+
 class Completion(Generic[T]):
     """Outcome that a task waits for: give `done` to whoever calls it once."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamd.store.blocks.block import OPEN_BLOCKS_MAX
+from streamd.store.frames.keyring import EncryptionKeys
 from streamd.types import BatchLimits, NodeId
 
 
@@ -27,6 +28,7 @@ class NodeOptions:
     accepts_loss: bool = False  # for this start
     open_blocks_max: int = OPEN_BLOCKS_MAX  # see store.blocks.block.OpenBlocks
     files_reserved: int = 0  # see Disk.reserve_files
+    encryption: EncryptionKeys | None = None  # None: files are plain
 
     @property
     def is_clustered(self) -> bool:

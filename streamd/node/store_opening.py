@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from streamd.errors import DiskError
 from streamd.node.context import NodeContext, NodeHooks, NodeLife, NodeLog
-from streamd.node.env import NodeEnv, NodeThread
+from streamd.node.env import NodeEnv, NodeThread, StoreEnv
 from streamd.node.identity import ownership, store_directory
 from streamd.node.identity.incarnations import Incarnations
 from streamd.node.identity.node_identity import NodeIdentity
@@ -17,6 +17,8 @@ from streamd.node.recovery import quorum_loss_recovery
 from streamd.node.replicas.local_groups import LocalGroups
 from streamd.node.resources.disk_quota import MemoryQuota, Quotas, StorageQuota
 from streamd.node.timers import Timers
+from streamd.store.disk import disk_error
+from streamd.store.frames.encryption import StoreEncryption
 
 
 class OpenedStore(NamedTuple):
@@ -62,9 +64,15 @@ class StoreOpening:
         options, disk, log = self._options, self._env.disk, self._log
         disk.reserve_files(options.files_reserved)
         damage_log = DamageLog(log)
+        root, name = store_directory.root_of(options.store_dir), options.server_name
+        encryption = StoreEncryption(disk, root, options.encryption)
+        self._check(encryption, root)
         opened = self._directory(damage_log)
         self.lock = opened.lock
-        root, name = opened.root, options.server_name
+        try:
+            framed = encryption.begin(self._log.info)
+        except OSError as err:
+            raise disk_error("encrypting the store", root, err) from err
         identity = NodeIdentity(root, disk, opened.identity)
         loss = quorum_loss_recovery.Resumption(accepts_loss=False, is_resumed=False)
         if options.is_clustered:
@@ -75,7 +83,9 @@ class StoreOpening:
         log_thread = self._env.make_thread("log")
         block_thread = self._env.make_thread("block")
         incarnations = Incarnations(name, identity, disk, log, on_put_back)
-        owner = ownership.LogOwner(options, root, disk, identity, incarnations, damage_log, log)
+        # Without a key the log's own disk is the system's: its writes are not looked at here.
+        log_disk = framed.as_disk() if framed.is_encrypted else disk
+        owner = ownership.LogOwner(options, root, log_disk, identity, incarnations, damage_log, log)
         wal = owner.open(
             log_thread,
             block_thread,
@@ -87,7 +97,7 @@ class StoreOpening:
             name=name,
             root=root,
             options=options,
-            env=self._env,
+            env=StoreEnv(self._env, framed.as_disk()),
             wal=wal,
             block_thread=block_thread,
             identity=identity,
@@ -108,6 +118,14 @@ class StoreOpening:
             owner.is_lost,
             loss.is_resumed,
         )
+
+    @staticmethod
+    def _check(encryption: StoreEncryption, root: str) -> None:
+        """Refuse a directory that the configured key does not open, before anything is touched."""
+        try:
+            encryption.check()
+        except OSError as err:
+            raise disk_error("reading encryption.json", root, err) from err
 
     def _directory(self, damage_log: DamageLog) -> store_directory.StoreDir:
         options = self._options

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 
+from streamd.store.blocks.discarded_entries_file import is_tail
 from streamd.store.blocks.record_format import block_number
 from streamd.store.disk import Disk
 from streamd.store.wal.wal_format import is_log_name
@@ -54,6 +55,12 @@ def is_fetched_file(name: str) -> bool:
     """True if `name` is one that streamd gives to a file in `streams/<uid>.catchup/`."""
     name = name.removesuffix(".part")
     return name in _FETCHED or _is_stream_file(name)
+
+
+def is_ours(path: str) -> bool:
+    """True if a file has a name that streamd gives, in whichever directory."""
+    name = os.path.basename(path)
+    return is_log_name(name) or _is_meta_file(name) or is_fetched_file(name) or is_tail(name)
 
 
 def _is_stream_file(name: str) -> bool:

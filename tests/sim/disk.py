@@ -349,7 +349,8 @@ class SimDisk:
         self.pwrite(fd, bytes(size), offset)
 
     def reserve(self, fd: int, size: int) -> None:
-        self.pwrite(fd, bytes(size), 0)
+        have = self.size(fd)
+        self.pwrite(fd, bytes(max(0, size - have)), have)
 
     def truncate(self, fd: int, size: int) -> None:
         self._operation("truncate", self._paths[fd])

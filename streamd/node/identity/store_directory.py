@@ -2,6 +2,7 @@
 
 <store_dir>/streamd/node.json     format and identity of this node's data
                     node-2.json   the same once more (store/node_file.py)
+                    encryption.json, encryption-2.json    keys of an encrypted store, wrapped
                     LOCK          held while a server runs here
                     wal/          the log of all groups
                     meta/         snapshots of the meta group
@@ -20,11 +21,14 @@ from streamd.store import node_file
 from streamd.store.blocks.quarantine import free_name
 from streamd.store.disk import Disk, disk_error
 from streamd.store.file_names import foreign_paths
+from streamd.store.frames import keyring
+from streamd.store.frames.encryption import TMP_NAME
 from streamd.store.node_file import Identity
 
 FORMAT = 1
 _DIRECTORIES = ("wal", "meta", "streams", "trash")
-_OURS = {*node_file.NAMES, *(f"{name}.tmp" for name in node_file.NAMES), "LOCK", *_DIRECTORIES}
+_FILES = (*node_file.NAMES, *keyring.NAMES)
+_OURS = {*_FILES, *(f"{name}.tmp" for name in _FILES), TMP_NAME, "LOCK", *_DIRECTORIES}
 _HARMLESS = {"lost+found"}  # what a new file system has from the start
 
 
@@ -61,6 +65,11 @@ class WhenUnknown(Enum):
     KEEP = 2  # it is this server's, as its operator says
 
 
+def root_of(store_dir: str) -> str:
+    """Return streamd's own directory in the one that is configured."""
+    return os.path.join(store_dir, "streamd")
+
+
 def prepare(
     store_dir: str, disk: Disk, *, when_unknown: WhenUnknown = WhenUnknown.REFUSE
 ) -> StoreDir:
@@ -69,7 +78,7 @@ def prepare(
     Raises ConfigError when the directory is another program's, in use or not writable, and
     CorruptionError when it is not known whose it is.
     """
-    root = os.path.join(store_dir, "streamd")
+    root = root_of(store_dir)
     try:
         present = set(disk.listdir(store_dir)) if disk.exists(store_dir) else set()
         if "jetstream" in present and "streamd" not in present:

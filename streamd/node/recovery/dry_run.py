@@ -20,6 +20,7 @@ from streamd.node.ports import Done
 from streamd.node.recovery.lost_copies import is_only_copy
 from streamd.node.replicas.replica_recovery import OPENING_ERRORS, ReplicaRecovery
 from streamd.raft.messages import Message
+from streamd.store.frames.keyring import EncryptionKeys
 from streamd.store.trial_disk import TrialDisk
 from streamd.types import NodeId, StreamKey, Uid, stream_label
 
@@ -38,6 +39,7 @@ class DryRun:
         sync: str | float,
         log: LogSink,
         tell: Callable[[str], None],
+        encryption: EncryptionKeys | None = None,
     ) -> None:
         self._disk = TrialDisk(store_dir)
         self._tell = tell
@@ -48,6 +50,7 @@ class DryRun:
             sync=sync,
             cluster_name=cluster_name,
             accepts_loss=True,
+            encryption=encryption,
         )
         env = SystemEnv(disk=self._disk.as_disk())
         self._node = LocalNode(options, _NoWires(), env=env, log=log)
