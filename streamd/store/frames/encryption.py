@@ -13,6 +13,7 @@ from streamd.store.frames import frame_format as ff
 from streamd.store.frames import keyring
 from streamd.store.frames.framed_disk import FramedDisk, is_public
 from streamd.store.frames.keyring import EncryptionKeys, Keyring, Unlocked
+from streamd.store.wal.wal_format import segment_number
 
 TMP_NAME = "encrypting.tmp"  # in the root: of a file on its way to be encrypted
 _STEP_BYTES = 1024 * 1024
@@ -75,12 +76,15 @@ class StoreEncryption:
         """Return True if the log is encrypted."""
         wal = os.path.join(self._root, "wal")
         for name in self._disk.listdir(wal):
-            path = os.path.join(wal, name)
-            if is_ours(path) and not is_public(path):
-                with opened(self._disk, path) as fd:
+            if segment_number(name) is None:
+                continue
+            try:
+                with opened(self._disk, os.path.join(wal, name)) as fd:
                     head = ff.decode_file_header(self._disk.pread(fd, ff.FRAMES_AT, 0))
-                if head is not None:
-                    return head.cipher != ff.NO_CIPHER
+            except OSError:
+                continue  # the log's recovery says what that means
+            if head is not None:
+                return head.cipher != ff.NO_CIPHER
         return False
 
     # --- encrypting what is plain ---------------------------------------------------------------

@@ -247,13 +247,13 @@ async def test_while_the_disk_is_quick_the_loop_writes_the_log(
         await _create(node, "A")
         handle = node.account("$G").streams_for(b"A")[0]
         writers: list[str] = []
-        writev = node.parts.context.env.disk.writev
+        writev = OsDisk.writev
 
         def noted(*args: Any, **options: Any) -> None:
             writers.append(threading.current_thread().name)
             writev(*args, **options)
 
-        monkeypatch.setattr(node.parts.context.env.disk, "writev", noted)
+        monkeypatch.setattr(OsDisk, "writev", noted)
         for is_quick in (True, True, False):  # the thread may not be done with its own yet
             monkeypatch.setattr(Pace, "is_quick", lambda self, now, is_quick=is_quick: is_quick)
             writers.clear()
