@@ -421,6 +421,11 @@ class LocalNode:
     def group_info(self, uid: Uid) -> GroupInfo | None:
         return self.parts.infos.of(uid, self.parts.replicas.roles.led_since_ns(uid))
 
+    def block_bytes(self, uid: Uid) -> tuple[int, int] | None:
+        replica = self.groups.replicas.get(uid)
+        files = None if replica is None else replica.files
+        return None if files is None else files.stored_bytes
+
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
         self.groups.step_down(uid, preferred, done)
 

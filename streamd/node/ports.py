@@ -445,6 +445,10 @@ class NodeHandle(Protocol):
     def group_info(self, uid: Uid) -> GroupInfo | None:
         """Facts about this node's member of a group; None if it has none."""
 
+    def block_bytes(self, uid: Uid) -> tuple[int, int] | None:
+        """(bytes of a stream's blocks, bytes that their files take) on this node; None: it has
+        none, or none in files."""
+
     def step_down(self, uid: Uid, preferred: NodeId, done: Done) -> None:
         """Transfer the leadership of a group that this node leads."""
 

@@ -176,6 +176,11 @@ def _of_stream(
     state = _row(stream["state"])
     for name, key in _STREAM_GAUGES.items():
         gauge(name, f"Stream {key}", _number(state.get(key, 0)), labels)
+    if "blocks" in stream:
+        blocks = _row(stream["blocks"])
+        text = "Bytes of the stream's block files here: {}"
+        for key, what in (("bytes", "their content"), ("stored_bytes", "on disk")):
+            gauge(f"streamd_block_{key}", text.format(what), _number(blocks[key]), labels)
     if in_cluster and "role" in stream:
         for name, of in _REPLICA_GAUGES.items():
             gauge(name, f"Replica here: {name}", float(of(stream)), labels)

@@ -19,6 +19,11 @@ from streamd.store.blocks.footer import (
     encode_footer,
     footer_length,
 )
+from streamd.store.blocks.snapshots import read_file
+from streamd.store.disk import opened
+from streamd.store.frames import frame_format as ff
+from streamd.store.frames.framed_disk import FramedDisk
+from streamd.store.frames.keyring import Keyring
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry, HardState
@@ -97,7 +102,36 @@ def _unexpected(err: Exception) -> None:
     raise err
 
 
-FILES = {"block.blk": block, "snapshot.snap": snapshot, "segment.wal": wal_segment}
+def framed() -> bytes:
+    """The snapshot, encrypted: written in two pieces, the second partly over the first, and cut."""
+    disk = SimDisk(7)
+    disk.make_dirs("/s")
+    framed = FramedDisk(disk, Keyring(bytes(range(32)), ff.CHACHA))
+    with opened(framed, "/s/f", create=True) as fd:
+        framed.pwrite(fd, snapshot()[:100], 0)
+        framed.pwrite(fd, snapshot()[60:] + b"more", 60)
+        framed.truncate(fd, len(snapshot()))
+    return disk.contents("/s/f")
+
+
+def packed() -> bytes:
+    """The block, packed. Other versions of the library may compress it to other bytes."""
+    disk = SimDisk(8)
+    disk.make_dirs("/s")
+    fd = disk.open("/s/3.blk", create=True)
+    disk.pwrite(fd, block(), 0)
+    for _ in FramedDisk(disk).pack("/s/3.blk", "/s/3.blk.tmp"):
+        pass
+    return disk.contents("/s/3.blk.tmp")
+
+
+FILES = {
+    "block.blk": block,
+    "snapshot.snap": snapshot,
+    "segment.wal": wal_segment,
+    "framed.snap": framed,
+}
+READ_ONLY = {"packed.blk": packed}
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -127,6 +161,18 @@ def test_the_golden_block_reads_back() -> None:
     assert list(columns.subjects) == [b"flights.JFK.LAX", b"flights.EWR.ORD"]
     assert columns.end_offset == records[5].offset
     assert list(columns.crcs) == [records[0].crc, records[1].crc]
+
+
+def test_the_golden_framed_and_packed_files_read_back() -> None:
+    """What is in them is the golden snapshot, and the golden block."""
+    ring = Keyring(bytes(range(32)), ff.AES)  # the file says its cipher
+    for name, keys, content in (("framed.snap", ring, snapshot()), ("packed.blk", None, block())):
+        disk = SimDisk(9)
+        disk.make_dirs("/s")
+        path = f"/s/{name}"
+        fd = disk.open(path, create=True)
+        disk.pwrite(fd, (HERE / name).read_bytes(), 0)
+        assert read_file(FramedDisk(disk, keys), path) == content
 
 
 def test_the_golden_snapshot_reads_back() -> None:
@@ -160,5 +206,5 @@ def test_sizes_of_heads_never_change() -> None:
 
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
-    for file_name, make in FILES.items():
+    for file_name, make in (FILES | READ_ONLY).items():
         (HERE / file_name).write_bytes(make())

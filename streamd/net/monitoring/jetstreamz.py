@@ -355,6 +355,7 @@ class JetStreamz:
             detail["uid"] = machine.uid
             detail["applied"] = machine.applied
             detail["digest"] = f"{machine.digest:016x}"
+            detail |= self._block_detail(replica.uid)
             if self.is_clustered:
                 detail |= self._replica_detail(replica.uid)
         names = part.consumers(machine.consumers) if flags["consumers"] else []
@@ -393,6 +394,15 @@ class JetStreamz:
             if (consumer := replica.machine.consumers.get(name)) is not None
         ]
         return {"consumer_raft_groups": rows} if rows else {}
+
+    def _block_detail(self, uid: Uid) -> Document:
+        """Return what the stream's blocks take on this node's disk: less where it is compressed."""
+        sizes = self.js.node.block_bytes(uid)
+        if sizes is None:
+            return {}
+        content, stored = sizes
+        ratio = round(content / stored, 2) if stored else 1.0
+        return {"blocks": {"bytes": content, "stored_bytes": stored, "ratio": ratio}}
 
     def _replica_detail(self, uid: Uid) -> Document:
         """Return the state of this node's replica: what tells it from the others."""

@@ -105,6 +105,9 @@ class ReplicaOpener:
             for sender, message in self._early.pop(uid, {}).items():
                 monitor.post(inbox.Step(sender, message))
         monitor.post(inbox.Tick())
+        if isinstance(found.store, StreamStore):
+            machine = found.machine
+            found.store.begin_packing(lambda: machine.config.get("compression") == "s2")
         self._findings.after_run(replica, found)
 
     def _discard(self, asset: StreamAsset, store: StreamStore | MemoryStreamStore) -> None:

@@ -9,7 +9,9 @@ from streamd.errors import CorruptionError
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
 from streamd.store.blocks.record_format import REWRITTEN
+from streamd.store.blocks.snapshots import write_file
 from streamd.store.disk import Disk, is_refused, opened
+from streamd.store.frames.framed_disk import packed_size
 from streamd.types import Buffer, Index, Pieces, Uid
 
 HEADER_BYTES = 64
@@ -64,6 +66,7 @@ class BlockFiles:
         self.directory = directory
         self._uid = uid
         self._unsynced: dict[int, int] = {}  # block_no -> fd
+        self.packed: dict[int, int] = {}  # block_no -> bytes that its file takes
         self._is_dir_unsynced = False
 
     def path(self, block_no: int) -> str:
@@ -73,11 +76,15 @@ class BlockFiles:
     def sizes(self) -> dict[int, int]:
         """Return the bytes of every block file."""
         found: dict[int, int] = {}
+        self.packed.clear()
         for name in self._disk.listdir(self.directory):
             block_no = fmt.block_number(name)
             if block_no is not None:
                 with opened(self._disk, os.path.join(self.directory, name)) as fd:
                     found[block_no] = self._disk.size(fd)
+                    packed = packed_size(self._disk, fd)
+                if packed:
+                    self.packed[block_no] = packed
         return found
 
     def last_frame(self, block_no: int) -> Index:
@@ -244,8 +251,16 @@ class BlockFiles:
                 raise CorruptionError(
                     f"{self.path(block_no)}: has {size} bytes, the snapshot says {offset}"
                 )
-            if size > offset:
+            if size <= offset:
+                return
+            if not packed_size(self._disk, fd):
                 self._disk.truncate(fd, offset)
+                return
+            kept = self._disk.pread(fd, offset, 0)
+        # A packed file is never changed; what takes its place goes on being written.
+        name = fmt.block_name(block_no)
+        write_file(self._disk, self.directory, name, [kept], point="BLOCK_UNPACKED")
+        self.packed.pop(block_no, None)
 
     def remove(self, block_no: int) -> None:
         """Remove the file, if it is there."""

@@ -6,6 +6,9 @@ sync of their own: the log holds them until a snapshot does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from streamd.callbacks import ignore
 from streamd.errors import CorruptionError
 from streamd.store.blocks.block import HEADER_BYTES, BlockExtents, BlockFiles, Write
 from streamd.store.blocks.dead_blocks import DeadBlocks
@@ -42,6 +45,8 @@ class BlockWriter:
         self._tail = tail
         self._chunks = chunks
         self._budget = budget
+        self.on_sealed: Callable[[int], None] = ignore  # of a block that is complete in its file
+        self.on_dropped: Callable[[int], None] = ignore
         self._gathered: list[Write] = []
         self._gathered_bytes = 0
 
@@ -121,6 +126,8 @@ class BlockWriter:
             if write[3]:
                 self.footers.pop(write[0], None)
                 self.rewritten.pop(write[0], None)
+                if write[0] not in self._dead:
+                    self.on_sealed(write[0])
             if write[0] < REWRITTEN:
                 last = write
         if last is not None:
@@ -132,6 +139,7 @@ class BlockWriter:
         self._chunks.drop(block_no)
         self.footers.pop(block_no, None)
         self.rewritten.pop(block_no, None)
+        self.on_dropped(block_no)
         self._dead.add(block_no, self._extents.drop(block_no))
         if block_no < REWRITTEN:
             self._extents.raise_floor(block_no + 1, HEADER_BYTES)

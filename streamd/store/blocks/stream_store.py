@@ -16,12 +16,14 @@ from streamd.store.blocks.file_trash import move_to_trash
 from streamd.store.blocks.held_blocks import HeldBlocks, HeldFiles
 from streamd.store.blocks.index_db import read_index, write_index
 from streamd.store.blocks.outline import has_outline, write_outline
+from streamd.store.blocks.packing import BlockPacking
 from streamd.store.blocks.record_format import REWRITTEN, block_name
 from streamd.store.blocks.snapshots import Snapshot, SnapshotCheck, SnapshotFile, write_file
 from streamd.store.blocks.stream_jobs import StreamJobs
 from streamd.store.blocks.tail_cache import CacheBudget, ChunkCache, TailCache
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.file_names import remove_unfinished
+from streamd.store.frames.framed_disk import FramedDisk
 from streamd.types import Index, Term, Uid
 
 _NAME = "stream"
@@ -75,6 +77,13 @@ class StreamStore:
         self._reader = BlockReader(
             uid, self._files, self._jobs, self._writer, self._tail, self._chunks
         )
+        self._packing: BlockPacking | None = None
+        if isinstance(disk, FramedDisk):
+            self._packing = BlockPacking(
+                disk, self._files, self._extents, self._jobs, self._writer.footers
+            )
+            self._writer.on_sealed = self._packing.sealed
+            self._writer.on_dropped = self._packing.forget
         self._saved_index: Index = 0  # of the newest snapshot
         # The group's calls, without another one in between.
         self.apply = self._writer.apply
@@ -144,6 +153,23 @@ class StreamStore:
         """Bytes of dead blocks: two more snapshots free them."""
         return self._dead.reclaimable_bytes
 
+    @property
+    def stored_bytes(self) -> tuple[int, int]:
+        """Return (bytes of the blocks, bytes that their files take): less where they are packed."""
+        content = sum(self._extents.sizes.values())
+        sizes, packed = self._extents.sizes, self._files.packed
+        spared = sum(sizes[no] - size for no, size in list(packed.items()) if no in sizes)
+        return content, content - spared
+
+    # --- packed blocks ----------------------------------------------------------------------
+
+    def begin_packing(self, is_wanted: Callable[[], bool]) -> None:
+        """Pack sealed blocks from here on, while `is_wanted` says so: at once those there are, and
+        others when they are sealed or, after a change of mind, with the next snapshot."""
+        if self._packing is not None:
+            self._packing.is_wanted = is_wanted
+            self._packing.poll()
+
     # --- snapshots --------------------------------------------------------------------------
 
     def save_snapshot(
@@ -191,6 +217,8 @@ class StreamStore:
                 jobs.fail(result)
             else:
                 done()
+                if self._packing is not None:
+                    self._packing.poll()
                 self._dead.remove(removable)  # I11: the record that makes them dead is durable
 
         jobs.submit(job, saved)
@@ -303,6 +331,8 @@ class StreamStore:
         """Put a whole sealed block in the place of its damaged or missing file, durably; then
         `done` with None, or with the DiskError: then the old file is as it was."""
         self.flush()
+        if self._packing is not None:
+            self._packing.forget(block_no)
         disk, directory = self._disk, self.directory
 
         def job() -> None:

@@ -17,7 +17,7 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, Protocol
 
 import cramjam
@@ -34,7 +34,7 @@ PACKED_FRAME_BYTES: Final = 128 * 1024  # larger ones compress better
 CACHE_BYTES: Final = 16 * 1024 * 1024  # of opened frames: each is decompressed once while in use
 MAPS_MAX: Final = 1024  # of files that are not open any more
 ZSTD_LEVEL: Final = 1  # most of the gain at some 400 MB/s
-PACK_STEP_BYTES: Final = 1024 * 1024  # compressed at once: reads wait behind it
+PACK_STEP_BYTES: Final = 2 * 1024 * 1024  # compressed at once: reads wait behind it
 _BIG_FRAME_BYTES: Final = 16 * 1024  # from here on a scan reads headers alone
 _WINDOW_BYTES: Final = 64 * 1024
 _SEARCH_BYTES: Final = 1024 * 1024
@@ -290,35 +290,37 @@ class FramedDisk:
 
     # --- packed files -----------------------------------------------------------------------
 
-    def stored_size(self, path: str) -> tuple[int, bool]:
-        """Return (bytes that the file takes, whether it is packed)."""
-        with opened(self, path) as fd:
-            file = self._files.get(fd)
-            return self.inner.size(fd), file is not None and file.header.codec != ff.RAW
+    def packed_size(self, fd: int) -> int:
+        """Return the bytes that a packed file takes; 0: it is not packed."""
+        file = self._files.get(fd)
+        return self.inner.size(fd) if file is not None and file.header.codec else 0
 
-    def pack(self, path: str, target: str) -> Iterator[PackResult | None]:
+    def pack(self, path: str, target: str) -> Generator[PackResult | None, None, None]:
         """Write a packed file `target` with the content of `path`, and sync it: in steps, each of
-        which yields None, the last one the result. It counts for nothing until it is renamed."""
+        which yields None, the last one the result. It counts for nothing until it is renamed.
+
+        Nothing is open between steps. Each syncs what it wrote: of a file that was closed without,
+        an error might never be reported.
+        """
         inner = self.inner
         with opened(self, path) as fd:
             size = self.size(fd)
-            header = self._new_header(codec=ff.ZSTD, content_bytes=size)
-            count = -(-size // PACKED_FRAME_BYTES)
-            header = header._replace(table_bytes=ff.table_bytes(count))
-            file = _File(header, self._aead_of(header), has_header=True)
-            with opened(inner, target, create=True) as made:
-                inner.truncate(made, 0)
-                inner.pwrite(made, ff.encode_file_header(header), 0)
-                file.end += ff.padded(header.table_bytes)
-                at = 0
-                while at < size:
-                    blob = self.pread(fd, PACK_STEP_BYTES, at)
-                    self._write_frames(made, file, blob, at)
-                    at += len(blob)
-                    yield None
-                table = ff.encode_table([frame.stored for frame in file.map.frames])
-                inner.pwrite(made, table, ff.FRAMES_AT)
+        count = -(-size // PACKED_FRAME_BYTES)
+        header = self._new_header(codec=ff.ZSTD, content_bytes=size)
+        header = header._replace(table_bytes=ff.table_bytes(count))
+        file = _File(header, self._aead_of(header), has_header=True)
+        file.end += ff.padded(header.table_bytes)
+        for at in range(0, size, PACK_STEP_BYTES):
+            with opened(self, path) as fd, opened(inner, target, create=True) as made:
+                if not at:
+                    inner.truncate(made, 0)
+                    inner.pwrite(made, ff.encode_file_header(header), 0)
+                self._write_packed(made, file, self.pread(fd, PACK_STEP_BYTES, at), at)
+                if at + PACK_STEP_BYTES >= size:
+                    table = ff.encode_table([frame.stored for frame in file.map.frames])
+                    inner.pwrite(made, table, ff.FRAMES_AT)
                 inner.fdatasync(made)
+            yield None
         yield PackResult(size, file.end)
 
     def packed_pieces(self, fd: int, offset: int, size: int) -> list[tuple[int, int, bytes]] | None:
@@ -358,7 +360,7 @@ class FramedDisk:
             ],
         )
 
-    def _write_frames(self, fd: int, file: _File, data: bytes, offset: int) -> None:
+    def _write_packed(self, fd: int, file: _File, data: bytes, offset: int) -> None:
         """Write compressed frames."""
         step = PACKED_FRAME_BYTES
         pieces = [(ff.DATA, offset + at, data[at : at + step]) for at in range(0, len(data), step)]
@@ -368,7 +370,7 @@ class FramedDisk:
         """Write frames, (kind, start, content) each, behind all others of the file."""
         if not file.has_header:
             self._write_header(fd, file)
-        # Random, not counted: no crash, copy or cut can bring a counter back (docs/adr/0045).
+        # Random, not counted: no crash, copy or cut can bring a counter back (docs/adr/0046).
         nonces = b""
         if file.aead is not None:
             nonces = self.inner.random_bytes(ff.NONCE_BYTES * len(pieces))
@@ -580,6 +582,11 @@ class FramedDisk:
 
 _TAG_BYTES: Final = 16
 _Pread = Callable[[int, int, int], bytes]
+
+
+def packed_size(disk: Disk, fd: int) -> int:
+    """Return the bytes that a packed file takes on any disk; 0: it is not packed."""
+    return disk.packed_size(fd) if isinstance(disk, FramedDisk) else 0
 
 
 def is_public(path: str) -> bool:

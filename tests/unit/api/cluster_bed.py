@@ -141,6 +141,9 @@ class ClusterNode(Node):
     def replica(self, uid: int) -> Any:
         return self.world.machines.get(uid, {}).get(self.server_name)
 
+    def block_bytes(self, uid: int) -> tuple[int, int] | None:
+        return 4000, 1000
+
     def group_info(self, uid: int) -> dict[str, Any] | None:
         names = sorted(self.world.nodes) if uid == 0 else self.meta.streams_by_uid[uid].members
         if uid and self.server_name not in self.world.machines[uid]:

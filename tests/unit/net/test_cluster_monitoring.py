@@ -79,6 +79,7 @@ def test_jsz_shows_the_replicas_of_this_node(world: Nodes) -> None:
         assert (stream["current"], stream["lag"], stream["uid"]) == (True, 0, 2)
         assert len(stream["digest"]) == 16 and stream["applied"] >= 0
         assert stream["cluster"]["leader"] == leader
+        assert stream["blocks"] == {"bytes": 4000, "stored_bytes": 1000, "ratio": 4.0}
         assert stream["checkpoint"] == {"index": 7, "fingerprint": "00000000000000ab"}
         assert [row["name"] for row in stream["cluster"]["replicas"]] == [
             other for other in sorted(world.nodes) if other != name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from array import array
+from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +19,7 @@ from streamd.store.blocks.footer import FooterColumns, decode_footer, encode_foo
 from streamd.store.blocks.memory_blocks import MemoryStreamStore
 from streamd.store.blocks.stream_store import StreamStore
 from streamd.store.blocks.tail_cache import CacheBudget, TailCache
+from streamd.store.disk import Disk
 from streamd.types import Pieces
 from tests.sim.disk import SimCrash, SimDisk, SimThread
 
@@ -25,7 +27,7 @@ DIRECTORY = "/streams/7"
 
 
 def opened(
-    disk: SimDisk, thread: SimThread, budget: CacheBudget | None = None
+    disk: Disk, thread: SimThread, budget: CacheBudget | None = None
 ) -> tuple[StreamStore, list[StreamdError]]:
     errors: list[StreamdError] = []
     disk.make_dirs("/streams")
@@ -558,15 +560,23 @@ POINTS = [
 class Life:
     """A stream whose blocks are a pure function of how many batches were applied."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        seen_through: Callable[[Disk], Disk] = lambda disk: disk,
+        packs: bool = False,
+    ) -> None:
         self.rng = random.Random(seed)
         self.disk = SimDisk(seed)
+        self.seen_through = seen_through
+        self.packs = packs
         self.reported = 0  # newest snapshot that was reported done
         self.start()
 
     def start(self) -> None:
         self.thread = SimThread()
-        self.store, self.errors = opened(self.disk, self.thread)
+        self.store, self.errors = opened(self.seen_through(self.disk), self.thread)
         found = self.store.load_snapshot()
         self.applied = 0 if found is None else found.index
         assert self.applied >= self.reported, "a reported snapshot is gone"
@@ -579,6 +589,8 @@ class Life:
         if found is not None:
             self.store.disown(self.live())
         self.check()
+        if self.packs:
+            self.store.begin_packing(lambda: True)
 
     def dead(self) -> set[int]:
         """The blocks that died up to `applied`."""
