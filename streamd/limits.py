@@ -213,6 +213,7 @@ SCRUB_FIRST_S: Final = 60.0  # after a start, which has enough to read
 SCRUB_EVERY_S: Final = 3600.0  # from the begin of one round to the next: bounds how long rot hides
 SCRUB_BYTES_PER_S: Final = 8 * 1024 * 1024  # a block a second: some 5 % of a core, while it reads
 SCRUB_LOG_BYTES_PER_S: Final = 2 * 1024 * 1024  # of 4 KiB batches, which take four times as much
+SCRUB_HURRIED_BYTES_PER_S: Final = 64 * 1024 * 1024  # of a round that an operator waits for
 SCRUB_PAUSE_S: Final = 0.2  # between two reads, however small, or less where files are many
 SCRUB_REST_S: Final = 1.0  # made in one, after as many reads: each time the node must wake up
 LOST_INDEXES: Final = 1000  # of the meta log, never used: lost entries may have had them

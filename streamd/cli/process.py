@@ -200,7 +200,7 @@ class ServerProcess:
             description,
             self._slicer,
             asyncio.get_running_loop(),
-            OperatorControls(clients, self._reload),
+            OperatorControls(clients, self._reload, self._lame_duck, lambda: self._node),
         )
         accounts.on_made(system.serve_account)
         accounts.tracing.send = TraceEvents(description, accounts.router).send

@@ -2,7 +2,8 @@
 
 Each answers with a document of the monitoring port, but for these: IDZ is bare and has no filter,
 STATSZ has a key of its own and is broadcast if nobody is named who wants it, and RELOAD, KICK and
-LDM, to one server alone, change something.
+LDM, to one server alone, change something. STREAMD.DRAIN and STREAMD.SCRUB, likewise, nats-server
+does not have.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ class ServerControls(Protocol):
 
     def send_away(self, cid: int) -> bool:
         """Tell a client to connect to another server; False: there is no such client."""
+
+    def drain(self) -> None:
+        """Send all clients away one by one, hand leaderships over, and stop."""
+
+    def scrub(self, is_begun: bool) -> Document | None:
+        """Verify all files from here on if `is_begun`; return how far that is, and what is
+        damaged. None: there is no JetStream here."""
 
 
 class ServerStatistics(Protocol):
@@ -89,6 +97,9 @@ class ServerRequests:
         self._serve(self._own + b".RELOAD", self._on_reload)
         self._serve(self._own + b".KICK", self._on_kick)
         self._serve(self._own + b".LDM", self._on_send_away)
+        # Beyond nats-server's.
+        self._serve(self._own + b".STREAMD.DRAIN", self._on_drain)
+        self._serve(self._own + b".STREAMD.SCRUB", self._on_scrub)
 
     def _serve_all(self, name: str, on_request: Callable[..., None]) -> None:
         for start in (_ALL, self._own):
@@ -157,6 +168,25 @@ class ServerRequests:
             is_done = self._controls.send_away(cid)
             self._tell(reply, "" if is_done else "no such client id")
 
+    def _on_drain(
+        self, _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: object
+    ) -> None:
+        if self._read(reply, payload, _DRAIN) is not None:
+            self._tell(reply, "")
+            self._controls.drain()
+
+    def _on_scrub(
+        self, _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: object
+    ) -> None:
+        asked = self._read(reply, payload, _SCRUB) if reply else None
+        if asked is None:
+            return
+        found = self._controls.scrub(bool(asked.get("begin")))
+        if found is None:
+            self._answers.fail(reply, "JetStream not enabled")
+        else:
+            self._answers.send(reply, {"data": found})
+
     def _tell(self, reply: bytes, failure: str) -> None:
         if reply:
             error: Document = {"error": {"code": 500, "description": failure}}
@@ -182,6 +212,8 @@ _SUBS: Final[dict[str, FieldType]] = {"subscriptions": "bool", "subscriptions_de
 _PAGE_NAMES: Final = {"offset": "offset", "limit": "limit"}
 _STATSZ: Final = event_shape("Statsz", {})
 _RELOAD: Final = event_shape("Reload", {})
+_DRAIN: Final = event_shape("Drain", {})
+_SCRUB: Final = event_shape("Scrub", {"begin": "bool"})
 _CLIENT: Final = Shape("KickClientReq", {"cid": "uint64"})
 _STATES: Final = ("open", "closed", "any")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -30,6 +31,17 @@ from streamd.store.blocks.block_verify import BlockRows
 from streamd.store.blocks.snapshots import SnapshotCheck, SnapshotFile
 from streamd.store.blocks.stream_store import StreamStore
 from streamd.types import META_UID, Index, Seq, Uid
+
+
+class ScrubStatus(NamedTuple):
+    """Progress of the round that runs, or outcome of the last one."""
+
+    rounds: int  # completed since the start
+    is_running: bool
+    files: int
+    files_left: int
+    read_bytes: int
+    skipped: int  # files that could not be read at the moment: nothing is known of them
 
 
 class Scrubber:
@@ -54,8 +66,30 @@ class Scrubber:
         self._pause_s = 0.0
         self._owed_s = 0.0  # pauses that are made up for in one
         self._timer: Timer | None = None
+        self._is_running = False
+        self._is_hurried = False  # an operator waits for this round
+        self._files = self._round_began_bytes = self._skipped = 0
         self.read_bytes = 0
         self.rounds = 0
+
+    @property
+    def status(self) -> ScrubStatus:
+        """Progress of the round that runs, else outcome of the last one."""
+        read_bytes = self.read_bytes - self._round_began_bytes
+        return ScrubStatus(
+            self.rounds, self._is_running, self._files, len(self._queue), read_bytes, self._skipped
+        )
+
+    def begin_now(self) -> None:
+        """Begin a round that reads everything from here on, faster than others; one that runs
+        begins anew."""
+        self._is_hurried = True
+        if self._is_running:
+            self._fill_queue()  # the read or pause under way goes on with it
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._begin()
 
     def start(self) -> None:
         """Begin the first round in a while: a start has other things to read."""
@@ -71,6 +105,13 @@ class Scrubber:
         self._timer = self._context.env.loop.call_later(delay_s, callback)
 
     def _begin(self) -> None:
+        self._is_running = True
+        self._fill_queue()
+        self._next()
+
+    def _fill_queue(self) -> None:
+        """Put all files that there are now into the queue of a round."""
+        self._round_began_bytes, self._skipped = self.read_bytes, 0
         self._began_ms = self._context.env.clock.monotonic_ms()
         self._queue = [
             self._read_identity,
@@ -86,8 +127,8 @@ class Scrubber:
                 self._queue.append(check)
         self._queue.reverse()
         # Unhurried, and still done by the time the next round is due.
-        self._pause_s = min(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S / len(self._queue))
-        self._next()
+        self._files = len(self._queue)
+        self._pause_s = min(limits.SCRUB_PAUSE_S, limits.SCRUB_EVERY_S / self._files)
 
     def _next(self) -> None:
         while self._queue:
@@ -96,6 +137,7 @@ class Scrubber:
         if self._context.life.is_stopping:
             return
         self.rounds += 1
+        self._is_running = self._is_hurried = False
         took_s = (self._context.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
 
@@ -103,7 +145,10 @@ class Scrubber:
         self.read_bytes += size
         if self._context.life.is_stopping:
             return
-        self._owed_s += max(self._pause_s, size / (bytes_per_s or limits.SCRUB_BYTES_PER_S))
+        if self._is_hurried:
+            self._owed_s += size / limits.SCRUB_HURRIED_BYTES_PER_S
+        else:
+            self._owed_s += max(self._pause_s, size / (bytes_per_s or limits.SCRUB_BYTES_PER_S))
         if self._owed_s < limits.SCRUB_REST_S:
             go_on()
             return
@@ -115,7 +160,7 @@ class Scrubber:
     def _read_identity(self) -> bool:
         def done(result: list[str] | BaseException) -> None:
             if isinstance(result, OSError):
-                pass  # they cannot be read at the moment: the next round will tell
+                self._skipped += 1  # they cannot be read at the moment: the next round will tell
             elif isinstance(result, BaseException):
                 raise result
             elif result and not self._context.life.is_stopping:
@@ -138,6 +183,7 @@ class Scrubber:
             size = 0
             if isinstance(result, StreamdError):
                 is_old = self._context.wal.oldest != oldest  # it was released
+                self._skipped += is_passing(result)
                 if not (self._context.life.is_stopping or is_old or is_passing(result)):
                     self._corruption.on_damaged_log(str(result))
             elif isinstance(result, BaseException):
@@ -170,6 +216,7 @@ class Scrubber:
 
         def done(result: tuple[int, str] | BaseException) -> None:
             if is_passing(result):
+                self._skipped += 1
                 self._was_read(0, self._next)
                 return
             if isinstance(result, BaseException):
@@ -223,6 +270,7 @@ class Scrubber:
             if not isinstance(result, StreamdError):
                 raise result
             if is_passing(result):
+                self._skipped += 1
                 return  # the next round will tell
             error = result
         else:

@@ -81,6 +81,14 @@ class Controls:
         return cid < 100
 
 
+    def drain(self) -> None:
+        self.done.append(("drain", 0))
+
+    def scrub(self, is_begun: bool) -> dict[str, object] | None:
+        self.done.append(("scrub", is_begun))
+        return None if self.failure else {"rounds": 1}
+
+
 class SystemBed:
     """One server. Clients of its listener log in as user a, b or s, of accounts A, B and SYS; their
     subject space is account A's."""

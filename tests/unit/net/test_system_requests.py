@@ -209,6 +209,22 @@ def test_operators_reload_kick_and_send_away() -> None:
     assert len(bed.controls.done) == 6
 
 
+def test_operators_drain_and_scrub() -> None:
+    """One server, never all at once: PING subjects do not have them."""
+    bed = SystemBed()
+    assert bed.answer(f"{OWN}.STREAMD.SCRUB") == {"data": {"rounds": 1}}
+    assert bed.answer(f"{OWN}.STREAMD.SCRUB", {"begin": True}) == {"data": {"rounds": 1}}
+    assert bed.answer(f"{OWN}.STREAMD.DRAIN") == {}
+    assert bed.controls.done == [("scrub", False), ("scrub", True), ("drain", 0)]
+    bed.controls.failure = "no JetStream"
+    error = {"code": 500, "description": "JetStream not enabled"}
+    assert bed.answer(f"{OWN}.STREAMD.SCRUB") == {"data": None, "error": error}
+    for name in ("SCRUB", "DRAIN"):
+        assert bed.ask(f"{PING}.STREAMD.{name}") is None
+    assert bed.answer(f"{OWN}.STREAMD.DRAIN", b"{bad")["error"]["code"] == 400
+    assert len(bed.controls.done) == 4
+
+
 def test_profiles() -> None:
     bed = SystemBed()
 

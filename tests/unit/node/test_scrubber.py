@@ -123,3 +123,38 @@ def test_pauses_after_small_files_are_made_in_one() -> None:
     assert timers[2:] == [3.0]
     scrubber._was_read(limits.SCRUB_LOG_BYTES_PER_S, lambda: None, limits.SCRUB_LOG_BYTES_PER_S)
     assert timers[3:] == [1.0]
+
+
+def test_a_round_that_is_asked_for_begins_at_once_and_tells_how_far_it_is(tmp_path: Path) -> None:
+    """Not after a minute, and not at the pace of others; what it read and found is counted."""
+    asyncio.run(asyncio.wait_for(_asked_for(tmp_path), 60))
+
+
+async def _asked_for(path: Path) -> None:
+    log = Log()
+    node = LocalNode(NodeOptions(str(path), "N", "n"), SimWires(), log=log)
+    await node.started()
+    try:
+        created = asyncio.Event()
+        config = normalise({"name": "S", "subjects": ["s"]}, is_pedantic=False)
+        node.propose_meta([commands.CREATE_STREAM, 1, config], lambda outcome: created.set())
+        await created.wait()
+        stream = node.stream("S")
+        assert await publish(stream, 100)
+        scrubber = node.parts.integrity.scrubber
+        assert scrubber.status.rounds == 0 and not scrubber.status.is_running
+        scrubber.begin_now()
+        assert scrubber.status.is_running and scrubber.status.files >= 4
+        while scrubber.status.is_running:
+            await asyncio.sleep(0)
+        status = scrubber.status
+        assert (status.rounds, status.files_left, status.skipped) == (1, 0, 0)
+        assert status.read_bytes > 100 * 100
+        scrubber.begin_now()
+        scrubber.begin_now()  # again, while it runs: one round, from the beginning
+        while scrubber.status.is_running:
+            await asyncio.sleep(0)
+        assert scrubber.status.rounds == 2
+        assert not log.lines
+    finally:
+        await node.stopped()
