@@ -353,7 +353,7 @@ def _are_equal(cluster: LocalCluster) -> bool:
 def flip_byte(store_dir: Path) -> tuple[int, Path]:
     """Flip one bit of the payload in the middle of a stopped node's stream; (seq, file)."""
     from spark_jobs.replica.decode import columns_of
-    from spark_jobs.replica.stream_view import find_stores, open_stream
+    from streamd.offline.stream_view import find_stores, open_stream
 
     store = find_stores(store_dir)[0]
     with open_stream(store, STREAM) as view:

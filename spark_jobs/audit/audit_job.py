@@ -119,7 +119,7 @@ def request_from(args: argparse.Namespace) -> Any:
     from spark_jobs.audit.live_nodes import LiveNode
     from spark_jobs.audit.run import Request
     from spark_jobs.client.options import ConnectOptions, OptionError
-    from spark_jobs.replica.stream_view import StoreDir, find_stores
+    from streamd.offline.stream_view import StoreDir, find_stores
 
     stores: list[tuple[str, StoreDir]] = []
     for text in args.replica:

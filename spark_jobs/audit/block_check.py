@@ -19,8 +19,6 @@ from spark_jobs.audit.block_records import find_messages, records_at
 from spark_jobs.audit.block_tail import judge_tail
 from spark_jobs.audit.block_task import BlockFindings, BlockTask, blob_of, with_tail
 from spark_jobs.audit.findings import Finding
-from spark_jobs.replica.engine import HEADER_BYTES, TRAILER_BYTES, FooterColumns, footer_length
-from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import (
     BlockRows,
     array_of,
@@ -31,6 +29,8 @@ from spark_jobs.replica.record_rows import (
     subject_sum_of,
 )
 from streamd.errors import CorruptionError
+from streamd.offline.engine import HEADER_BYTES, TRAILER_BYTES, FooterColumns, footer_length
+from streamd.offline.engine import record_format as fmt
 
 QUICK: Final = "quick"
 DIGEST: Final = "digest"

@@ -8,8 +8,8 @@ import numpy as np
 
 from spark_jobs.audit.block_records import BadPlace
 from spark_jobs.audit.block_task import BlockFindings, BlockTask, live_seqs
-from spark_jobs.replica.engine import MASK64, FooterColumns
 from spark_jobs.replica.record_rows import U64, BlockRows, columns_of, mix, pick, ranges_of
+from streamd.offline.engine import MASK64, FooterColumns
 
 
 def judge_content(

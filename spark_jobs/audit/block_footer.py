@@ -10,9 +10,9 @@ from crc32c import crc32c
 
 from spark_jobs.audit.block_records import BadPlace
 from spark_jobs.audit.block_task import BlockFindings
-from spark_jobs.replica.engine import TRAILER_BYTES, FooterColumns, decode_footer, footer_length
 from spark_jobs.replica.record_rows import BlockRows, array_of, columns_of, pick, wrong_subject
 from streamd.errors import CorruptionError
+from streamd.offline.engine import TRAILER_BYTES, FooterColumns, decode_footer, footer_length
 
 
 def footer_in(found: BlockFindings, blob: bytes, end: int) -> tuple[FooterColumns | None, int]:

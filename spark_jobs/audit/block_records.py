@@ -15,9 +15,9 @@ import numpy as np
 from crc32c import crc32c
 
 from spark_jobs.replica.checksums import record_starts
-from spark_jobs.replica.engine import HEADER_BYTES, FooterColumns
-from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import I64, columns_of, numbers_at
+from streamd.offline.engine import HEADER_BYTES, FooterColumns
+from streamd.offline.engine import record_format as fmt
 
 _SEARCH_BYTES: Final = 1 << 18  # bytes looked at for the record after a damaged one
 _SEARCH_SEQS: Final = 64

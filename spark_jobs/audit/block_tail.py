@@ -9,8 +9,8 @@ from crc32c import crc32c
 
 from spark_jobs.audit.block_records import seq_of, stored_crc
 from spark_jobs.audit.block_task import BlockFindings
-from spark_jobs.replica.engine import footer_length
-from spark_jobs.replica.engine import record_format as fmt
+from streamd.offline.engine import footer_length
+from streamd.offline.engine import record_format as fmt
 
 
 def judge_tail(found: BlockFindings, blob: bytes) -> None:

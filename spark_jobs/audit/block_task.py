@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from spark_jobs.audit.findings import Finding, finding
-from spark_jobs.replica.engine import HEADER_BYTES
-from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import U64
+from streamd.offline.engine import HEADER_BYTES
+from streamd.offline.engine import record_format as fmt
 
 FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last one
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_jobs.audit.replica_drift import DriftedBucket
 from spark_jobs.audit.spark_tasks import Work
-from spark_jobs.replica.engine import MASK64
 from spark_jobs.replica.record_rows import BUCKET_SHIFT
+from streamd.offline.engine import MASK64
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from spark_jobs.audit.findings import Finding, finding
-from spark_jobs.replica.engine import COMMITTED, OPEN, tails_in
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
+from streamd.offline.engine import COMMITTED, OPEN, tails_in
+from streamd.offline.read_only_disk import ReadOnlyDisk
 
 
 def tail_findings(root: str, label: str) -> list[Finding]:

@@ -8,8 +8,8 @@ from typing import Final
 
 from spark_jobs.audit.findings import Finding
 from spark_jobs.audit.replica_files import View
-from spark_jobs.replica.engine import block_name
 from streamd.errors import StreamdError
+from streamd.offline.engine import block_name
 
 RECORD_BYTES_MAX: Final = 512  # shown of one record
 FINDINGS_MAX: Final = 50  # that get their records

@@ -22,7 +22,7 @@ from spark_jobs.audit.block_task import live_seqs
 from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.audit.replica_files import View
 from spark_jobs.audit.spark_tasks import MSG_ID, works_of
-from spark_jobs.replica.server_text import header_of
+from streamd.offline.server_text import header_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

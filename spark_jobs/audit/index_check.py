@@ -12,8 +12,8 @@ from spark_jobs.audit.block_task import BlockTask, live_seqs
 from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.audit.replica_files import View
 from spark_jobs.audit.spark_tasks import Stats
-from spark_jobs.replica.engine import LENGTH_MASK, MASK64
 from spark_jobs.replica.record_rows import BlockRows, subject_sum
+from streamd.offline.engine import LENGTH_MASK, MASK64
 
 
 def newest_crc(view: View, task: BlockTask) -> int:

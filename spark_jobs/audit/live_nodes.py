@@ -20,11 +20,11 @@ from crc32c import crc32c
 from spark_jobs.audit.replica_drift import Held
 from spark_jobs.client.options import ConnectOptions
 from spark_jobs.client.wire import ApiError, Wire, WireError
-from spark_jobs.replica.engine import MASK64, mix64
-from spark_jobs.replica.engine import record_format as fmt
 from spark_jobs.replica.record_rows import BUCKET_SHIFT
-from spark_jobs.replica.server_text import parse_ns
 from streamd.errors import StreamdError
+from streamd.offline.engine import MASK64, mix64
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.server_text import parse_ns
 
 BATCH_MSGS: Final = 1000  # of one direct get
 TIMEOUT_S: Final = 10.0

@@ -2,7 +2,7 @@
 
 The driver opens state here: the newest valid snapshot and the entries of the write-ahead log after
 it, applied in memory by the server's own machine. Where something is damaged this goes on with what
-is left and says so. `spark_jobs.replica.stream_view`, which reads messages to use them, refuses.
+is left and says so. `streamd.offline.stream_view`, which reads messages to use them, refuses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import msgpack
 from crc32c import crc32c
 
 from spark_jobs.audit.findings import Finding, finding
-from spark_jobs.replica.engine import (
+from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.engine import (
     APPEND,
     HEADER_BYTES,
     SEAL,
@@ -41,11 +42,10 @@ from spark_jobs.replica.engine import (
     simple,
     unwrap,
 )
-from spark_jobs.replica.engine import record_format as fmt
-from spark_jobs.replica.log_reader import LogReader, last_frame_index
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from spark_jobs.replica.stream_view import StoreDir
-from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.log_reader import LogReader, last_frame_index
+from streamd.offline.read_only_disk import ReadOnlyDisk
+from streamd.offline.stream_view import StoreDir
 from streamd.types import META_UID, Entry
 
 _RECOVERY_ERRORS: Final = (

@@ -36,7 +36,7 @@ from spark_jobs.audit.replica_drift import DriftedBucket, Held
 from spark_jobs.audit.replica_files import Store, View, log_findings
 from spark_jobs.audit.spark_tasks import Stats, Work
 from spark_jobs.replica.record_rows import BUCKET, BUCKET_SHIFT
-from spark_jobs.replica.stream_view import StoreDir
+from streamd.offline.stream_view import StoreDir
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

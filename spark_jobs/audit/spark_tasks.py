@@ -20,8 +20,8 @@ from spark_jobs.audit.block_check import Checked, check_file, stored_messages
 from spark_jobs.audit.block_task import BlockTask, blob_of
 from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.replica.record_rows import BUCKET_SHIFT, BlockRows, buckets_of
-from spark_jobs.replica.server_text import header_of
 from spark_jobs.worker import settle
+from streamd.offline.server_text import header_of
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024  # one Spark task reads about this much
 MSG_ID: Final = b"Nats-Msg-Id"

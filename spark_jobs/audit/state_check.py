@@ -13,7 +13,7 @@ from spark_jobs.audit.block_task import BlockTask
 from spark_jobs.audit.discarded_entries import tail_findings
 from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.audit.replica_files import Store, StreamFiles, View, read_index_db
-from spark_jobs.replica.engine import HEADER_BYTES, MASK64, Limits, block_name
+from streamd.offline.engine import HEADER_BYTES, MASK64, Limits, block_name
 
 CONSUMER_PENDING_MAX: Final = 20  # findings about one consumer's pending messages
 

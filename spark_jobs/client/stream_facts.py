@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from spark_jobs.client.wire import ApiError, Wire, WireError
-from spark_jobs.replica.server_text import UNSET, parse_ns
+from streamd.offline.server_text import UNSET, parse_ns
 
 NO_MESSAGE_FOUND: Final = 10037
 STREAM_NOT_FOUND: Final = 10059

@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_jobs.jobs.command import JobError
 from spark_jobs.jobs.origin import Origin
-from spark_jobs.replica.engine import as_ranges
+from streamd.offline.engine import as_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

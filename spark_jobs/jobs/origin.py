@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_jobs.jobs.command import JobError, connect_arguments, connect_options
-from spark_jobs.replica.server_text import rfc3339
+from streamd.offline.server_text import rfc3339
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs.client.wire import Wire
-    from spark_jobs.replica.stream_view import StreamView
+    from streamd.offline.stream_view import StreamView
 
 T = TypeVar("T")
 

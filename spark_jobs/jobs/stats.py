@@ -33,8 +33,8 @@ from spark_jobs.jobs.command import (
 )
 from spark_jobs.jobs.origin import Origin, origin_arguments, origin_from
 from spark_jobs.jobs.progress import follow
-from spark_jobs.replica.server_text import rfc3339
 from spark_jobs.worker import settle
+from streamd.offline.server_text import rfc3339
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

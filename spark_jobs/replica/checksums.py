@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from spark_jobs.replica.engine import RECORD_OVERHEAD_BYTES, RESIDUE
+from streamd.offline.engine import RECORD_OVERHEAD_BYTES, RESIDUE
 
 _POLYNOMIAL = 0x82F63B78  # crc32c, bits reflected
 _STEP_BITS = 16

@@ -17,7 +17,9 @@ from crc32c import crc32c
 
 from spark_jobs.header_maps import header_maps
 from spark_jobs.replica.checksums import Blob, are_whole, ints_at, u32_at
-from spark_jobs.replica.engine import (
+from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
+from streamd.errors import CorruptionError
+from streamd.offline.engine import (
     HAS_HEADERS,
     HEADER_BYTES,
     LENGTH_MASK,
@@ -27,10 +29,8 @@ from spark_jobs.replica.engine import (
     footer_length,
     whole_records,
 )
-from spark_jobs.replica.engine import record_format as fmt
-from spark_jobs.replica.stream_view import BlockView
-from spark_jobs.schema import COLUMNS, LEDGER_PREFIX, arrow_schema
-from streamd.errors import CorruptionError
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.stream_view import BlockView
 from streamd.subjects import Matcher
 from streamd.types import Seq
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spark_jobs.replica.blocks import BlockView
 from spark_jobs.replica.decode import Selection, checked_columns, columns_of
-from spark_jobs.replica.engine import (
+from spark_jobs.replica.record_rows import mix
+from streamd.errors import CorruptionError
+from streamd.offline.blocks import BlockView
+from streamd.offline.engine import (
     HEADER_BYTES,
     MASK64,
     TRAILER_BYTES,
@@ -21,10 +23,8 @@ from spark_jobs.replica.engine import (
     footer_length,
     read_left,
 )
-from spark_jobs.replica.engine import record_format as fmt
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from spark_jobs.replica.record_rows import mix
-from streamd.errors import CorruptionError
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.read_only_disk import ReadOnlyDisk
 
 _MESSAGE_MARK = bytes((fmt.MSG, 0))  # type and flags of a message, behind the record's length
 

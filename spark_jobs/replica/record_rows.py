@@ -14,7 +14,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from spark_jobs.replica.engine import CRC_ADD, LENGTH_MASK, MASK64, SEQ_ADD, FooterColumns
+from streamd.offline.engine import CRC_ADD, LENGTH_MASK, MASK64, SEQ_ADD, FooterColumns
 
 BUCKET_SHIFT: Final = 12
 BUCKET: Final = 1 << BUCKET_SHIFT  # seqs that share one digest

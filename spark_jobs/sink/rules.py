@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.replica.server_text import message_headers
 from spark_jobs.sink import ledger
 from spark_jobs.sink import rows as sink_rows
 from spark_jobs.sink.rows import Rows
 from streamd import subjects as matching
+from streamd.offline.server_text import message_headers
 
 SUBJECT_BYTES_MAX: Final = 3072  # with reply and sizes it must fit a control line of 4096
 HEADERS_BYTES_MAX: Final = 65_535

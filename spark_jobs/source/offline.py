@@ -22,9 +22,14 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from spark_jobs.client.options import OptionError
 from spark_jobs.replica.checksums import Blob
 from spark_jobs.replica.decode import BlockColumns, OnDamage, Selection, batches_of, checked_columns
-from spark_jobs.replica.engine import HEADER_BYTES, block_name
 from spark_jobs.replica.mending import mended
-from spark_jobs.replica.stream_view import (
+from spark_jobs.source.offline_bounds import Bounds, FilterBounds, bounds_of
+from spark_jobs.source.online import split
+from spark_jobs.source.read_options import LATEST, ReadOptions
+from spark_jobs.worker import settle
+from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.engine import HEADER_BYTES, block_name
+from streamd.offline.stream_view import (
     BlockRoom,
     BlockView,
     StoreDir,
@@ -35,12 +40,7 @@ from spark_jobs.replica.stream_view import (
     named_stores,
     open_stream,
 )
-from spark_jobs.replica.survey import survey
-from spark_jobs.source.offline_bounds import Bounds, FilterBounds, bounds_of
-from spark_jobs.source.online import split
-from spark_jobs.source.read_options import LATEST, ReadOptions
-from spark_jobs.worker import settle
-from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.survey import survey
 from streamd.types import Seq
 
 if TYPE_CHECKING:

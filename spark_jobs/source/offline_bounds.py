@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark_jobs.replica.blocks import BlockView
 from spark_jobs.replica.decode import Selection
 from spark_jobs.source.read_options import ReadOptions
+from streamd.offline.blocks import BlockView
 from streamd.subjects import Matcher, is_valid_literal
 from streamd.types import Seq
 

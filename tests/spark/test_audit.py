@@ -19,7 +19,7 @@ from spark_jobs.audit import run as audit_run
 from spark_jobs.audit.audit_job import main
 from spark_jobs.audit.findings import FIELDS
 from spark_jobs.audit.live_nodes import held_of
-from spark_jobs.replica.stream_view import find_stores
+from streamd.offline.stream_view import find_stores
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, small_blocks
 from tests.spark.conftest import StartServer

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from spark_jobs.audit import run as audit_run
 from spark_jobs.audit.block_check import DIGEST, FULL, QUICK
-from spark_jobs.replica.stream_view import StoreDir, find_stores
+from streamd.offline.stream_view import StoreDir, find_stores
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, random_work, small_blocks
 
 WORKLOADS = 200

@@ -18,8 +18,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from spark_jobs.audit import run as audit_run
 from spark_jobs.audit.findings import CODES, Finding
-from spark_jobs.replica.stream_view import find_stores
 from streamd.machine import commands
+from streamd.offline.stream_view import find_stores
 from streamd.store.node_file import NAMES
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, small_blocks

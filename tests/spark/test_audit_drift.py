@@ -16,8 +16,8 @@ from spark_jobs.audit.replica_drift import Cohort, DriftedBucket, Held, align, c
 from spark_jobs.audit.replica_files import Store, files_of, open_view
 from spark_jobs.audit.state_check import tasks_of
 from spark_jobs.replica.record_rows import BlockRows, buckets_of, mix, ranges_of, subject_sum
-from spark_jobs.replica.stream_view import find_stores
 from streamd.machine.digest import MASK64, mix64
+from streamd.offline.stream_view import find_stores
 from streamd.store.blocks import record_format as fmt
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import CLUSTER, Replica, copy_of, random_work, small_blocks

@@ -17,8 +17,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from spark_jobs.audit import expectations as audit_expect
 from spark_jobs.audit import run as audit_run
 from spark_jobs.audit.expectations import BadExpectation
-from spark_jobs.replica.stream_view import find_stores
 from streamd.machine import commands
+from streamd.offline.stream_view import find_stores
 from tests.spark import audit_damage as damage
 from tests.spark.audit_stores import Replica, small_blocks
 

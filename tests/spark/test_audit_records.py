@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from spark_jobs.audit.block_records import find_messages
 from spark_jobs.replica.decode import Selection, batches_of
-from spark_jobs.replica.stream_view import find_stores, open_stream
 from streamd.errors import CorruptionError
+from streamd.offline.stream_view import find_stores, open_stream
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
 from tests.spark import audit_damage as damage

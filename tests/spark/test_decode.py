@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from spark_jobs.header_maps import header_maps
 from spark_jobs.replica.checksums import are_whole, record_starts, u32_at
 from spark_jobs.replica.decode import BlockColumns, Selection, batches_of, columns_of, wrong_crcs
-from spark_jobs.replica.stream_view import BlockRoom, BlockView, block_room
 from spark_jobs.schema import COLUMNS, DEBUG_COLUMNS, parse_headers
 from streamd.errors import CorruptionError
 from streamd.machine.snapshot import columns_from
+from streamd.offline.stream_view import BlockRoom, BlockView, block_room
 from streamd.store.blocks import record_format as fmt
 from streamd.store.blocks.block import HEADER_BYTES
 from streamd.store.blocks.footer import encode_footer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.replica.log_index import LogIndex
 from streamd.errors import CorruptionError
+from streamd.offline.log_index import LogIndex
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.entry_index import GroupLog
 from streamd.store.wal.wal_format import segment_name

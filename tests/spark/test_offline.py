@@ -19,10 +19,10 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from spark_jobs.client.options import OptionError
-from spark_jobs.replica.stream_view import StreamMissing
 from spark_jobs.source.offline import DataLoss
 from streamd.errors import CorruptionError
 from streamd.machine.base import REWRITTEN
+from streamd.offline.stream_view import StreamMissing
 from streamd.store.blocks.record_format import block_name
 from tests.spark.audit_stores import Replica, copy_of, small_blocks
 from tests.spark.conftest import StartServer

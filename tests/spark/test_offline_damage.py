@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spark_jobs.replica.stream_view import StreamMissing
 from streamd.errors import CorruptionError
+from streamd.offline.stream_view import StreamMissing
 from tests.spark.audit_damage import flip, record_of
 from tests.spark.audit_stores import Replica, small_blocks
 from tests.spark.reads import Row, read_rows

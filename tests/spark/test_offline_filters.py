@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 import numpy as np
 
 from spark_jobs.replica.decode import Selection, batches_of
-from spark_jobs.replica.stream_view import BlockRoom
+from streamd.offline.stream_view import BlockRoom
 from tests.parity.runner import ours_binary
 from tests.spark.reads import Row, partitions_of, read_rows
 from tests.spark.servers import SparkTestServer

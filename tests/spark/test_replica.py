@@ -13,20 +13,20 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from benchmarks.cluster import ClusterProcess
-from spark_jobs.replica.blocks import BlockRoom, map_file
 from spark_jobs.replica.decode import columns_of
-from spark_jobs.replica.log_reader import LogReader, last_frame_index
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from spark_jobs.replica.stream_view import (
+from streamd.errors import CorruptionError
+from streamd.machine.digest import MASK64, mix64
+from streamd.offline.blocks import BlockRoom, map_file
+from streamd.offline.log_reader import LogReader, last_frame_index
+from streamd.offline.read_only_disk import ReadOnlyDisk
+from streamd.offline.stream_view import (
     StoreBusy,
     StoreDir,
     StreamMissing,
     find_stores,
     open_stream,
 )
-from spark_jobs.replica.survey import survey
-from streamd.errors import CorruptionError
-from streamd.machine.digest import MASK64, mix64
+from streamd.offline.survey import survey
 from streamd.store.node_file import NAMES
 from tests.parity.runner import ours_binary
 from tests.spark.servers import SparkTestServer, flood, frame_of

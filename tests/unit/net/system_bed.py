@@ -80,7 +80,6 @@ class Controls:
         self.done.append(("send away", cid))
         return cid < 100
 
-
     def drain(self) -> None:
         self.done.append(("drain", 0))
 

@@ -11,7 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_jobs.replica.engine import (
+from streamd.errors import CorruptionError
+from streamd.offline.engine import (
     HEADER_BYTES,
     REWRITTEN,
     GroupLog,
@@ -22,11 +23,10 @@ from spark_jobs.replica.engine import (
     recover,
     segment_name,
 )
-from spark_jobs.replica.engine import record_format as fmt
-from spark_jobs.replica.engine import wal_format as wf
-from spark_jobs.replica.log_index import LogIndex
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from streamd.errors import CorruptionError
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.engine import wal_format as wf
+from streamd.offline.log_index import LogIndex
+from streamd.offline.read_only_disk import ReadOnlyDisk
 from streamd.types import Entry, Index, Term, Uid
 
 _WINDOW_BYTES = 1024 * 1024

@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Any, NoReturn
 
-from spark_jobs.replica.engine import OsDisk
+from streamd.offline.engine import OsDisk
 
 
 class ReadOnlyDisk:

@@ -7,7 +7,7 @@ in the log, are there. Nothing is written and no lock is taken: the server may b
 
 from __future__ import annotations
 
-from spark_jobs.replica.blocks import (
+from streamd.offline.blocks import (
     CUT,
     BlockRoom,
     BlockView,
@@ -17,7 +17,7 @@ from spark_jobs.replica.blocks import (
     block_room,
     views_of,
 )
-from spark_jobs.replica.engine import (
+from streamd.offline.engine import (
     BlockCodec,
     Effects,
     Membership,
@@ -28,8 +28,8 @@ from spark_jobs.replica.engine import (
     simple,
     unwrap,
 )
-from spark_jobs.replica.log_reader import LogReader, last_frame_index
-from spark_jobs.replica.store_dirs import (
+from streamd.offline.log_reader import LogReader, last_frame_index
+from streamd.offline.store_dirs import (
     StoreBusy,
     StoreDir,
     StreamFiles,

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spark_jobs.replica.engine import (
+from streamd.errors import CorruptionError
+from streamd.offline.engine import (
     BatchReader,
     Disk,
     GroupLog,
@@ -26,8 +27,7 @@ from spark_jobs.replica.engine import (
     segment_name,
     segment_number,
 )
-from spark_jobs.replica.engine import wal_format as wf
-from streamd.errors import CorruptionError
+from streamd.offline.engine import wal_format as wf
 from streamd.types import Index, Term, Uid
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from spark_jobs.replica.engine import (
+from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.engine import (
     MARK,
     Effects,
     MetaMachine,
@@ -19,9 +20,8 @@ from spark_jobs.replica.engine import (
     node_file,
     unwrap,
 )
-from spark_jobs.replica.log_reader import LogReader
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.log_reader import LogReader
+from streamd.offline.read_only_disk import ReadOnlyDisk
 from streamd.types import META_UID, Entry, Index, Uid, stream_label
 
 T = TypeVar("T")

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from spark_jobs.replica.engine import (
+from streamd.errors import CorruptionError
+from streamd.offline.engine import (
     APPEND,
     HEADER_BYTES,
     LENGTH_MASK,
@@ -25,9 +24,8 @@ from spark_jobs.replica.engine import (
     footer_length,
     read_left,
 )
-from spark_jobs.replica.engine import record_format as fmt
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from streamd.errors import CorruptionError
+from streamd.offline.engine import record_format as fmt
+from streamd.offline.read_only_disk import ReadOnlyDisk
 from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
@@ -183,7 +181,7 @@ class BlockRoom:
     the kernel supply new ones."""
 
     def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        self._bytes = memoryview(bytearray())
 
     @property
     def size(self) -> int:
@@ -192,8 +190,8 @@ class BlockRoom:
     def take(self, size: int) -> memoryview:
         """Room for `size` bytes, of any content. What was taken before is overwritten."""
         if size > len(self._bytes):
-            self._bytes = np.empty(size, np.uint8)
-        return self._bytes[:size].data
+            self._bytes = memoryview(mmap.mmap(-1, size))  # pages that nobody has filled yet
+        return self._bytes[:size]
 
 
 _spare_rooms: list[BlockRoom] = []  # at most one, but for readers that end at the same moment

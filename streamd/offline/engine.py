@@ -1,4 +1,4 @@
-"""The server's storage code as far as Spark uses it, by name: the only way from Spark to its rooms.
+"""Names of the server's storage code that programs beside the server use: their only way to it.
 
 Blocks, snapshots and logs are read by the code that writes them, so each format has one definition.
 When the server's rooms move, this file follows and no other. Nothing here starts a server; files

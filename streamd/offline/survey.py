@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spark_jobs.replica.engine import Membership, SnapshotFile
-from spark_jobs.replica.log_reader import LogReader
-from spark_jobs.replica.read_only_disk import ReadOnlyDisk
-from spark_jobs.replica.store_dirs import StoreBusy, StoreDir, StreamMissing, find_stream
-from spark_jobs.replica.stream_view import known_commit, members_of
 from streamd.errors import CorruptionError, StreamdError
+from streamd.offline.engine import Membership, SnapshotFile
+from streamd.offline.log_reader import LogReader
+from streamd.offline.read_only_disk import ReadOnlyDisk
+from streamd.offline.store_dirs import StoreBusy, StoreDir, StreamMissing, find_stream
+from streamd.offline.stream_view import known_commit, members_of
 from streamd.types import Index, Uid
 
 
