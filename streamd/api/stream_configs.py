@@ -83,12 +83,11 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
 )
 
 _Unserved = Literal[
-    "mirror", "sources", "allow_msg_schedules", "allow_batched",
+    "mirror", "sources", "allow_batched",
 ]  # fmt: skip
 _UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
     ("mirror", "mirrors are not supported by this server"),
     ("sources", "sources are not supported by this server"),
-    ("allow_msg_schedules", "message schedules are not supported by this server"),
     ("allow_batched", "fast batch publishing is not supported by this server"),
 )
 """What a stream would promise and this server does not do: refused, never silently ignored."""

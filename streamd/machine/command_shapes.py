@@ -162,6 +162,21 @@ def _are_msgs(value: object) -> bool:
     return True
 
 
+_are_verdicts: Final = _list_of(_row_of(_is_uint, _is_uint, _is_uint))
+
+
+def _is_source(value: object) -> bool:
+    return _is_list(value) and (not value or _row_of(_is_bytes, _is_uint)(value))
+
+
+def _is_one_msg(value: object) -> bool:
+    return _are_msgs([value])
+
+
+_is_fired: Final = _row_of(
+    _is_bytes, _is_uint, _is_uint, _is_uint, _is_source, _or_none(_is_one_msg)
+)
+
 # --- configs ------------------------------------------------------------------------------------
 
 # What is read of a config by who applies it; other keys may be anything. A key may be missing.
@@ -262,6 +277,13 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     commands.STORE_BATCH: _shape(
         lambda value: type(value) in (str, bytes), _are_msgs, _is_uint, _is_uint, optional=2
     ),
+    commands.STORE_SCHEDULED: _shape(
+        _are_msgs, _is_uint, _are_verdicts, _or_none(_is_uint), optional=1
+    ),
+    commands.STORE_SCHEDULED_BATCH: _shape(
+        _is_text, _are_msgs, _is_uint, _are_verdicts, _or_none(_is_uint), optional=1
+    ),
+    commands.FIRE: _shape(_list_of(_is_fired)),
     commands.DELIVERED: _shape(_is_uint, _is_delivered, _is_uint, _is_uint, optional=1),
     commands.ACKED: _shape(_is_uint, _is_uints),
     commands.NAKED: _shape(_is_uint, _list_of(_row_of(_is_uint, _is_int))),

@@ -111,6 +111,19 @@ IMPORT_CONSUMER = 26
 a stream that is being restored. state is [delivered_cseq, delivered_sseq, floor_cseq, floor_sseq,
 [(sseq, cseq, ts)] of what is pending, [(sseq, deliveries)] of what was delivered more than once].
 The consumer's uid is the entry's index. Outcome: True or JsError."""
+STORE_SCHEDULED = 40
+"""[STORE_SCHEDULED, ts, msgs, rules, verdicts, room]: a STORE with schedules among its messages.
+verdicts: [position, due, err_code] of messages that are schedules: when they are due first, or why
+their pattern is none. `room` as in STORE. Outcome: as of a STORE."""
+STORE_SCHEDULED_BATCH = 41
+"""[STORE_SCHEDULED_BATCH, ts, batch_id, msgs, rules, verdicts, room]: a STORE_BATCH with schedules
+among its messages. Outcome: as of a STORE_BATCH."""
+FIRE = 42
+"""[FIRE, ts, items]: schedules are due. Each item: [subject, seq, due, next_due, source, msg]. The
+schedule on `subject`, the message `seq`, to be due at `due`, is due next at `next_due` (0: it ends,
+and leaves). msg is what is stored for it, [subject, headers, payload]; None if nothing is. source:
+[subject, seq] of the message that gave the body; [] if the schedule itself did. An item whose
+schedule, or source, is another by now changes nothing. Outcome: how many fired."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101

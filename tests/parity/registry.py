@@ -39,6 +39,7 @@ def load() -> dict[str, Scenario]:
         messages,
         publish,
         pulls,
+        schedules,
         streams,
         transforms,
     )

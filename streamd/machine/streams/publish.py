@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from streamd import errors
@@ -20,7 +20,7 @@ from streamd.machine.commands import DUPLICATE, PUBLISH_RULES
 from streamd.machine.streams import counters
 from streamd.machine.streams.counters import Total
 from streamd.machine.streams.stream_content import StreamContent
-from streamd.subjects import Matcher, is_literal
+from streamd.subjects import Matcher, is_literal, is_valid_literal, matches
 from streamd.types import Msg, Seq
 
 MSG_ID: Final = b"Nats-Msg-Id"
@@ -34,6 +34,11 @@ TTL: Final = b"Nats-TTL"
 INCR: Final = b"Nats-Incr"
 SOURCE: Final = b"Nats-Stream-Source"
 SCHEDULE: Final = b"Nats-Schedule"
+SCHEDULE_TARGET: Final = b"Nats-Schedule-Target"
+SCHEDULE_SOURCE: Final = b"Nats-Schedule-Source"
+SCHEDULE_TTL: Final = b"Nats-Schedule-TTL"
+SCHEDULE_ROLLUP: Final = b"Nats-Schedule-Rollup"
+SCHEDULE_ZONE: Final = b"Nats-Schedule-Time-Zone"
 SCHEDULER: Final = b"Nats-Scheduler"
 SCHEDULE_NEXT: Final = b"Nats-Schedule-Next"
 MARKER_REASON: Final = b"Nats-Marker-Reason"
@@ -44,14 +49,24 @@ _NOT_OF_COUNTERS: Final = (
 HEADERS_BYTES_MAX: Final = 65535  # what one message's headers may be: NATS' own limit
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024  # a record must fit its length field and a block read
 
+_VERDICTS: Final = {
+    kind.err_code: kind
+    for kind in (
+        errors.MESSAGE_SCHEDULES_PATTERN_INVALID,
+        errors.MESSAGE_SCHEDULES_TIME_ZONE_INVALID,
+    )
+}
 Fields = dict[bytes, bytes]
+Verdict = tuple[int, int]
+"""(when a schedule is due first, err_code of why its pattern is none), as its leader found."""
+NO_VERDICTS: Final[Mapping[int, Verdict]] = {}
 _match_integer = re.compile(rb"[+-]?[0-9]+").fullmatch
 
 
 class Admitted:
     """A publish that will be stored, and what follows from its headers."""
 
-    __slots__ = ("flags", "msg", "msg_id", "rollup", "total", "ttl_ns")
+    __slots__ = ("due_ns", "ends", "flags", "msg", "msg_id", "rollup", "total", "ttl_ns")
 
     def __init__(self, msg: Msg) -> None:
         self.msg = msg
@@ -60,6 +75,8 @@ class Admitted:
         self.ttl_ns = 0
         self.rollup = b""
         self.total: Total | None = None  # of its counter
+        self.due_ns = 0  # it is a schedule
+        self.ends = b""  # subject of the schedule that it ends
 
 
 _ID_HEAD: Final = b"NATS/1.0\r\nNats-Msg-Id: "
@@ -143,6 +160,7 @@ def needs_state(fields: Fields) -> bool:
         or EXPECTED_SUBJECT in fields
         or ROLLUP in fields
         or EXPECTED_MSG_ID in fields
+        or SCHEDULER in fields
     )
 
 
@@ -156,6 +174,7 @@ def check(
     needs_room: bool,
     account_room: int | None = None,
     rules: int = PUBLISH_RULES,
+    verdict: Verdict | None = None,
 ) -> Admitted | JsError | tuple[int, Seq]:
     """Decide about one publish. `last_seq` and `last_msg_id` are what they will be once all
     before it is stored. It needs no room if it will only use up its seq.
@@ -173,7 +192,7 @@ def check(
         return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
-        refused = _check_expectations(content, msg, fields, last_seq, rules)
+        refused = _check_expectations(content, msg, fields, last_seq, rules, verdict)
         if refused is not None:
             return refused
         msg_id = fields.get(MSG_ID, b"")
@@ -188,6 +207,8 @@ def check(
         refused = _check_rollup(content, fields, admitted)
         if refused is not None:
             return refused
+        if content.limits.allows_schedules:
+            _schedule(fields, admitted, verdict)
     if limits.is_counter:
         refused = _count(content, fields, admitted, last_seq + 1, content.counters.of(subject))
         if refused is not None:
@@ -212,7 +233,12 @@ def check(
 
 
 def _check_expectations(
-    content: StreamContent, msg: Msg, fields: Fields, last_seq: Seq, rules: int
+    content: StreamContent,
+    msg: Msg,
+    fields: Fields,
+    last_seq: Seq,
+    rules: int,
+    verdict: Verdict | None,
 ) -> JsError | None:
     subject = msg[0]
     refused = _check_incr(content, msg, fields)
@@ -230,7 +256,7 @@ def _check_expectations(
     expected = fields.get(EXPECTED_LAST_SEQ)
     if expected and message_headers.parse_number(expected) != last_seq:
         return errors.STREAM_WRONG_LAST_SEQUENCE(seq=last_seq)
-    refused = _check_schedule(subject, fields, rules)
+    refused = _check_schedule(content, subject, fields, rules, verdict)
     if refused is None and _has(fields, SOURCE, rules):
         refused = errors.MESSAGE_SOURCE_HDR_NOT_ALLOWED()
     return refused
@@ -241,18 +267,88 @@ def _has(fields: Fields, key: bytes, rules: int) -> bool:
     return bool(fields.get(key)) if rules else key in fields
 
 
-def _check_schedule(subject: bytes, fields: Fields, rules: int) -> JsError | None:
-    """Schedules are not served: what would start or end one must not be taken for a message."""
-    if _has(fields, SCHEDULE, rules):
-        return errors.MESSAGE_SCHEDULES_DISABLED()
+def _check_schedule(
+    content: StreamContent, subject: bytes, fields: Fields, rules: int, verdict: Verdict | None
+) -> JsError | None:
+    """What starts or ends a schedule must not be taken for a message where none are allowed."""
+    is_schedule = _has(fields, SCHEDULE, rules)
+    is_allowed = content.limits.allows_schedules
+    if verdict is not None and verdict[1]:
+        return _VERDICTS[verdict[1]]() if is_allowed else errors.MESSAGE_SCHEDULES_DISABLED()
+    if is_schedule:
+        if not is_allowed or verdict is None:
+            return errors.MESSAGE_SCHEDULES_DISABLED()
+        refused = _check_fired(content, subject, fields)
+        if refused is not None:
+            return refused
     if not rules:
         return None
     scheduler, following = fields.get(SCHEDULER), fields.get(SCHEDULE_NEXT)
     if not scheduler and not following:
         return None
     if following == b"purge" and scheduler and scheduler != subject and is_literal(scheduler):
-        return errors.MESSAGE_SCHEDULES_DISABLED()
+        if not is_allowed:
+            return errors.MESSAGE_SCHEDULES_DISABLED()
+        if content.schedules.find(scheduler) or not content.index.lookup.last_of(scheduler):
+            return None
     return errors.MESSAGE_SCHEDULES_SCHEDULER_INVALID()
+
+
+def _check_fired(content: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
+    """What a schedule says of the messages that it will bring."""
+    ttl = fields.get(SCHEDULE_TTL)
+    if ttl and message_headers.parse_ttl(ttl) is None:
+        return errors.MESSAGE_SCHEDULES_TTL_INVALID()
+    rollup = fields.get(SCHEDULE_ROLLUP)
+    if rollup and rollup != b"sub":
+        return errors.MESSAGE_SCHEDULES_ROLLUP_INVALID()
+    if ttl and not content.limits.allows_ttl:
+        return errors.MESSAGE_TTL_DISABLED()
+    own = [pattern.encode() for pattern in content.config.get("subjects") or ()]
+
+    def is_own(name: bytes) -> bool:
+        return is_valid_literal(name) and any(matches(pattern, name) for pattern in own)
+
+    target = fields.get(SCHEDULE_TARGET, b"")
+    if target == subject or not is_own(target):
+        return errors.MESSAGE_SCHEDULES_TARGET_INVALID()
+    source = fields.get(SCHEDULE_SOURCE)
+    if source and (source in (target, subject) or not is_own(source)):
+        return errors.MESSAGE_SCHEDULES_SOURCE_INVALID()
+    rollup = fields.get(ROLLUP)
+    if rollup and rollup.lower() != b"sub":
+        return errors.MESSAGE_SCHEDULES_ROLLUP_INVALID()
+    return None
+
+
+def _schedule(fields: Fields, admitted: Admitted, verdict: Verdict | None) -> None:
+    """Make what was checked a schedule, the only one of its subject, or the end of one."""
+    if verdict is not None and verdict[0] and fields.get(SCHEDULE):
+        admitted.due_ns = verdict[0]
+        if not admitted.rollup:
+            admitted.rollup = b"sub"
+            subject, headers, payload = admitted.msg
+            headers = message_headers.with_header(headers, ROLLUP, b"sub")
+            admitted.msg = subject, headers, payload
+    if fields.get(SCHEDULER) and fields.get(SCHEDULE_NEXT) == b"purge":
+        admitted.ends = fields[SCHEDULER]
+
+
+def admit_fired(content: StreamContent, given: Sequence[bytes]) -> Admitted | None:
+    """Return a message that a schedule brings as it is to be stored; None: no stream can hold it.
+    Only what it asks of the stream is looked at: it was checked as a part of its schedule."""
+    subject, headers, payload = given
+    size = len(subject) + len(headers) + len(payload)
+    if size > RECORD_BYTES_MAX or len(headers) > HEADERS_BYTES_MAX or not subject:
+        return None
+    admitted = Admitted((subject, headers, payload))
+    fields = fields_of(headers, PUBLISH_RULES)
+    if content.limits.allows_ttl and _check_ttl(content, {TTL: fields.get(TTL, b"")}, admitted):
+        return None
+    if fields.get(ROLLUP) == b"sub" and content.limits.allows_rollup:
+        admitted.rollup = b"sub"
+    admitted.flags |= marker_flags(headers)
+    return admitted
 
 
 def _check_incr(content: StreamContent, msg: Msg, fields: Fields) -> JsError | None:
@@ -406,6 +502,7 @@ def check_batch(
     msgs: Sequence[Msg],
     rules: int = PUBLISH_RULES,
     account_room: int | None = None,
+    verdicts: Mapping[int, Verdict] = NO_VERDICTS,
 ) -> tuple[list[bytes], list[Admitted], JsError | None]:
     """Decide about an atomic batch as a whole, against the state before it.
 
@@ -432,7 +529,8 @@ def check_batch(
         msg = msgs[position]
         subject, headers, payload = msg
         fields = fields_of(headers, rules) if headers else {}
-        refused = _check_in_batch(content, msg, fields, position, ids, written, rules)
+        verdict = verdicts.get(position)
+        refused = _check_in_batch(content, msg, fields, position, ids, written, rules, verdict)
         if refused is not None:
             return [], [], refused
         one = Admitted(msg)
@@ -446,6 +544,10 @@ def check_batch(
             refused = errors.STREAM_ROLLUP_FAILED(err="batch rollup sub invalid")
         if refused is None and TTL in fields:
             refused = _check_ttl(content, fields, one)
+        if refused is None and content.limits.allows_schedules:
+            _schedule(fields, one, verdict)
+            msg = one.msg
+            _, headers, payload = msg
         if refused is None and content.limits.is_counter:
             total = totals[subject] if subject in totals else content.counters.of(subject)
             refused = _count(content, fields, one, index.last_seq + 1 + position, total)
@@ -488,6 +590,7 @@ def _check_in_batch(
     ids: set[bytes],
     written: Collection[bytes],
     rules: int,
+    verdict: Verdict | None,
 ) -> JsError | None:
     """The header checks of one message of an atomic batch."""
     subject = msg[0]
@@ -531,4 +634,4 @@ def _check_in_batch(
     refused = check_subject_seq(content, subject, fields)
     if refused is not None:
         return refused
-    return _check_schedule(subject, fields, rules)
+    return _check_schedule(content, subject, fields, rules, verdict)

@@ -22,6 +22,7 @@ from streamd.machine.snapshot import StreamState
 from streamd.machine.streams import publish
 from streamd.machine.streams.counters import Total, read_total, write_integer
 from streamd.machine.streams.dedupe import DedupeState, DedupeWindow
+from streamd.machine.streams.schedules import UNKNOWN_DUE
 from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.stream_content import FeaturesState
 from streamd.types import Entry, Msg, Seq
@@ -213,6 +214,13 @@ class Headers:
         self.due: list[list[int]] = []
         self._is_counter = bool(config.get("allow_msg_counter"))
         self._totals: dict[bytes, list[Total]] = {}  # by subject, ascending
+        self._has_schedules = bool(config.get("allow_msg_schedules"))
+        self._known_dues: dict[Seq, int] = {}
+        if basis is not None:
+            for _, seq, due in basis.features.get("schedules", []):
+                assert isinstance(seq, int) and isinstance(due, int), seq
+                self._known_dues[seq] = due
+        self._schedules: list[tuple[bytes, Seq]] = []  # ascending
 
     def note(self, headed: Iterable[tuple[Seq, int, bytes]]) -> None:
         """Messages with headers of the server's own, in order: (seq, time, headers)."""
@@ -229,22 +237,31 @@ class Headers:
             if ttl_ns is not None and ttl_ns != message_headers.NEVER:
                 self.due.append([ts + ttl_ns, seq])
 
-    def note_counted(self, counted: Iterable[tuple[Seq, Msg]]) -> None:
-        """Messages of counters, in order."""
-        for seq, (subject, headers, payload) in counted if self._is_counter else ():
-            total = read_total(seq, headers, payload)
+    def note_kept(self, kept: Iterable[tuple[Seq, Msg]]) -> None:
+        """Messages of which a snapshot keeps something: of counters, and schedules; in order."""
+        for seq, (subject, headers, payload) in kept:
+            total = read_total(seq, headers, payload) if self._is_counter else None
             if total is not None:
                 self._totals.setdefault(subject, []).append(total)
+            fields = message_headers.server_headers(headers) if self._has_schedules else {}
+            if fields.get(publish.SCHEDULE) and publish.SOURCE not in fields:
+                self._schedules.append((subject, seq))
 
     def features(self, is_live: Callable[[Seq], bool]) -> FeaturesState:
-        """As a snapshot would have them: each counter stands at what its newest message has."""
+        """As a snapshot would have them: each counter stands at what its newest message has, and a
+        schedule is due when the basis says."""
         rows: list[list[bytes | int]] = []
         for subject, totals in sorted(self._totals.items()):
             live = [total for total in totals if is_live(total.seq)]
             if live:
                 last = max(live, key=lambda total: total.seq)
                 rows.append([subject, last.seq, write_integer(last.value), last.sources])
-        return {"counters": rows} if rows else {}
+        schedules: dict[bytes, list[bytes | int]] = {}
+        for subject, seq in self._schedules:
+            if is_live(seq):  # the leader finds out when those are due of which nobody knows
+                schedules[subject] = [subject, seq, self._known_dues.get(seq, UNKNOWN_DUE)]
+        found = {"counters": rows, "schedules": [row for _, row in sorted(schedules.items())]}
+        return {name: each for name, each in found.items() if each}
 
     def dedupe(self) -> DedupeState:
         """As a snapshot would have it."""
@@ -331,6 +348,7 @@ _OF_CONSUMERS = frozenset((
 ))  # fmt: skip
 _KINDS = _OF_CONSUMERS | {
     commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE,
+    commands.STORE_SCHEDULED, commands.STORE_SCHEDULED_BATCH, commands.FIRE,
 }  # fmt: skip
 
 
@@ -343,9 +361,9 @@ def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) 
         if command is None:
             continue
         kind = command[0]
-        if kind == commands.STORE:
+        if kind in (commands.STORE, commands.STORE_SCHEDULED, commands.FIRE):
             known += len(command[2])
-        elif kind == commands.STORE_BATCH:
+        elif kind in (commands.STORE_BATCH, commands.STORE_SCHEDULED_BATCH):
             known += len(command[3])
         elif kind == commands.EXPIRE and leaves_markers:
             break  # how many it stored, nobody can say

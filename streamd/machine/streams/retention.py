@@ -26,6 +26,7 @@ class Limits:
 
     __slots__ = (
         "allows_rollup",
+        "allows_schedules",
         "allows_ttl",
         "checks_room",
         "denies_delete",
@@ -69,6 +70,7 @@ class Limits:
         self.denies_delete = bool(config.get("deny_delete"))
         self.denies_purge = bool(config.get("deny_purge"))
         self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
+        self.allows_schedules = bool(config.get("allow_msg_schedules"))
         self.allows_ttl = bool(config.get("allow_msg_ttl"))
         self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)
         republish = config.get("republish")

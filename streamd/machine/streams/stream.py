@@ -107,6 +107,9 @@ class StreamMachine:
         return {
             commands.STORE: storing.apply_store,
             commands.STORE_BATCH: storing.apply_store_batch,
+            commands.STORE_SCHEDULED: storing.apply_store_scheduled,
+            commands.STORE_SCHEDULED_BATCH: storing.apply_store_scheduled_batch,
+            commands.FIRE: storing.apply_fire,
             commands.PURGE: removal.apply_purge,
             commands.DELETE_MSG: removal.apply_delete_msg,
             commands.REMOVE: removal.apply_remove,

@@ -15,6 +15,7 @@ from streamd.machine.streams.counters import CounterTotals
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.retention import Limits
+from streamd.machine.streams.schedules import Schedules
 from streamd.types import Index, Uid
 
 FeaturesState = dict[str, list[list[bytes | int]]]
@@ -26,8 +27,8 @@ SEQ_MAX: Final = (1 << 64) - 2  # it and the one after it fit 64 bits
 class StreamContent:
     """Identity, configuration and messages of one stream.
 
-    `index`, `dedupe`, `expiry` and `counters` are the same objects for the stream's whole life;
-    `config` and `limits` are replaced by `configure`.
+    `index`, `dedupe`, `expiry`, `counters` and `schedules` are the same objects for the stream's
+    whole life; `config` and `limits` are replaced by `configure`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class StreamContent:
         self.last_msg_id = b""
         self.expiry = Expiry(self.index)
         self.counters = CounterTotals(self.index)
+        self.schedules = Schedules(self.index)
 
     def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
@@ -72,12 +74,13 @@ class StreamContent:
 
     def features_state(self) -> FeaturesState:
         """Return what a snapshot keeps of features that only some streams use."""
-        counters = self.counters.to_state()
-        return {"counters": counters} if counters else {}
+        state = {"counters": self.counters.to_state(), "schedules": self.schedules.to_state()}
+        return {name: rows for name, rows in state.items() if rows}
 
     def load_features(self, state: FeaturesState) -> None:
         """Take over what `features_state` gave."""
         self.counters.load(state.get("counters", []))
+        self.schedules.load(state.get("schedules", []))
 
     def has_seqs_for(self, count: int) -> bool:
         """Return False if the stream is at the end of its seqs, where a purge or `first_seq` may

@@ -6,7 +6,8 @@ a few C loops for all of them. Others are checked (`publish`), and stored in run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from streamd import errors
 from streamd.errors import JsError
@@ -63,11 +64,30 @@ class StreamStoring:
         rules = command[3] if len(command) > 3 else 0
         return self._store_checked(ts, msgs, entry.index, rules, room)
 
+    def apply_store_scheduled(
+        self, entry: Entry, command: Command, out: Effects
+    ) -> Sequence[PublishOutcome]:
+        """`apply_store` with schedules among the messages: these are checked one by one."""
+        msgs: list[Msg] = command[2]
+        if not self._content.has_seqs_for(len(msgs)):
+            return [_no_seq_left()] * len(msgs)
+        self._changes.make_room()
+        ts = max(command[1], self._index.live.last_ts + 1)
+        room: int | None = command[5] if len(command) > 5 else None
+        return self._store_checked(ts, msgs, entry.index, command[3], room, _verdicts(command[4]))
+
     def _store_checked(
-        self, ts: int, msgs: list[Msg], index: Index, rules: int, room: int | None
+        self,
+        ts: int,
+        msgs: list[Msg],
+        index: Index,
+        rules: int,
+        room: int | None,
+        verdicts: Mapping[int, publish.Verdict] = publish.NO_VERDICTS,
     ) -> list[PublishOutcome]:
         """Store what passes the checks, in runs as long as no check needs to see them stored.
-        `room`: bytes that the account has left; None: enough."""
+        `room`: bytes that the account has left; None: enough. `verdicts`: on schedules, by their
+        places."""
         self._dedupe.forget_before(ts)
         outcomes: list[PublishOutcome] = []
         run = _Run(self._content, ts)
@@ -76,7 +96,7 @@ class StreamStoring:
         size_max = limits.size_max
         find = self._dedupe.find
         simple_id = publish.simple_id if rules else publish.simple_id_trimmed
-        for msg in msgs:
+        for at, msg in enumerate(msgs):
             _, headers, payload = msg
             if is_plain and len(headers) + len(payload) <= size_max:
                 # Most messages have no header that means anything here, or just an id.
@@ -103,6 +123,7 @@ class StreamStoring:
                 needs_room=is_wanted,
                 account_room=room,
                 rules=rules,
+                verdict=verdicts.get(at),
             )
             if not isinstance(verdict, publish.Admitted):
                 outcomes.append(verdict)
@@ -120,11 +141,20 @@ class StreamStoring:
                 if total is None
                 else (commands.COUNTED, seq, write_integer(total.value).decode())
             )
-            if verdict.rollup:
+            if verdict.rollup or verdict.ends:
                 self._store_run(run)
-                self._removal.roll_up(verdict.rollup, msg[0], seq)
+                self._after_stored(verdict, seq)
         self._store_run(run)
         return outcomes
+
+    def _after_stored(self, stored: publish.Admitted, seq: Seq) -> None:
+        """Remove what the message `seq` has replaced: by a roll-up, or by ending a schedule."""
+        if stored.rollup:
+            self._removal.roll_up(stored.rollup, stored.msg[0], seq)
+        schedule = self._content.schedules.find(stored.ends) if stored.ends else None
+        if schedule is not None:
+            self._changes.remove([schedule.seq])
+            self._content.schedules.forget(schedule.subject)
 
     def _store_run(self, run: _Run) -> None:
         msgs = run.msgs
@@ -156,6 +186,23 @@ class StreamStoring:
     def apply_store_batch(
         self, entry: Entry, command: Command, out: Effects
     ) -> tuple[Seq, int] | JsError:
+        room: int | None = command[5] if len(command) > 5 else None
+        return self._store_batch(entry, command, room)
+
+    def apply_store_scheduled_batch(
+        self, entry: Entry, command: Command, out: Effects
+    ) -> tuple[Seq, int] | JsError:
+        """`apply_store_batch` with schedules among the messages."""
+        room: int | None = command[6] if len(command) > 6 else None
+        return self._store_batch(entry, command, room, _verdicts(command[5]))
+
+    def _store_batch(
+        self,
+        entry: Entry,
+        command: Command,
+        room: int | None,
+        verdicts: Mapping[int, publish.Verdict] = publish.NO_VERDICTS,
+    ) -> tuple[Seq, int] | JsError:
         msgs: list[Msg] = [tuple(msg) for msg in command[3]]
         if not self._content.has_seqs_for(len(msgs)):
             return _no_seq_left()
@@ -163,8 +210,7 @@ class StreamStoring:
         ts = max(command[1], self._index.live.last_ts + 1)
         self._dedupe.forget_before(ts)
         rules = command[4] if len(command) > 4 else 0
-        room = command[5] if len(command) > 5 else None
-        simple, admitted, refused = publish.check_batch(self._content, msgs, rules, room)
+        simple, admitted, refused = publish.check_batch(self._content, msgs, rules, room, verdicts)
         if refused is not None:
             return refused
         run = _Run(self._content, ts)
@@ -179,9 +225,48 @@ class StreamStoring:
             seqs.append(run.add(one))
         self._store_run(run)
         for one, seq in zip(admitted, seqs, strict=True):
-            if one.rollup:
-                self._removal.roll_up(one.rollup, one.msg[0], seq)
+            if one.rollup or one.ends:
+                self._after_stored(one, seq)
         return (seqs[-1] if seqs else self._index.last_seq), len(msgs)
+
+    # --- what schedules bring -------------------------------------------------------------------
+
+    def apply_fire(self, entry: Entry, command: Command, out: Effects) -> int:
+        """Store what schedules bring that are due, each once: the next time that it is due, or its
+        end, comes with it."""
+        content, index = self._content, self._index
+        items: list[tuple[bytes, Seq, int, int, Sequence[Any], Msg | None]] = command[2]
+        count = 0
+        if content.limits.is_sealed or not content.has_seqs_for(len(items)):
+            return count
+        self._changes.make_room()
+        for subject, seq, due, next_due, source, given in items:
+            schedule = content.schedules.find(subject)
+            if schedule is None or (schedule.seq, schedule.ns) != (seq, due):
+                continue
+            if source and index.lookup.last_of(source[0]) != source[1]:
+                continue  # it is read anew
+            fired = publish.admit_fired(content, given) if given is not None else None
+            if fired is not None:
+                self._store_fired(fired, max(command[1], index.live.last_ts + 1), entry.index)
+                count += 1
+            if not next_due:
+                if index.live.has(seq):
+                    self._changes.remove([seq])
+                content.schedules.forget(subject)
+            elif content.schedules.find(subject) == schedule:  # it did not replace itself
+                content.schedules.note(subject, seq, next_due)
+        return count
+
+    def _store_fired(self, fired: publish.Admitted, ts: int, index: Index) -> None:
+        run = _Run(self._content, ts)
+        if self._is_uninteresting(fired.msg[0]):
+            self._skip_one(run, fired, index)
+            return
+        seq = run.add(fired)
+        self._store_run(run)
+        if fired.rollup:
+            self._removal.roll_up(fired.rollup, fired.msg[0], seq)
 
     # --- passing on what was stored -------------------------------------------------------------
 
@@ -216,6 +301,10 @@ def _no_seq_left() -> errors.JsError:
     return errors.STREAM_STORE_FAILED(err="no sequence is left")
 
 
+def _verdicts(rows: Sequence[Sequence[int]]) -> dict[int, publish.Verdict]:
+    return {position: (due, err_code) for position, due, err_code in rows}
+
+
 class _Run:
     """Admitted messages with consecutive seqs, not yet written."""
 
@@ -240,6 +329,8 @@ class _Run:
             content.dedupe.remember(admitted.msg_id, seq=seq, ts=ts)
         if admitted.ttl_ns:
             content.expiry.watch(seq, ts + admitted.ttl_ns)
+        if admitted.due_ns:
+            content.schedules.note(admitted.msg[0], seq, admitted.due_ns)
         if admitted.total is not None:
             content.counters.note(admitted.msg[0], admitted.total)
         return seq

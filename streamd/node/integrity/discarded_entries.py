@@ -664,7 +664,12 @@ def _stored(message: StoredMsg) -> dict[str, object]:
 
 def _messages_of(command: Command) -> list[Msg]:
     """Return the messages that an entry is to store; [] if it is none that stores."""
-    place = {commands.STORE: 2, commands.STORE_BATCH: 3}.get(command[0])
+    place = {
+        commands.STORE: 2,
+        commands.STORE_BATCH: 3,
+        commands.STORE_SCHEDULED: 2,
+        commands.STORE_SCHEDULED_BATCH: 3,
+    }.get(command[0])
     found: list[Msg] = command[place] if place is not None else []
     return found
 

@@ -219,7 +219,7 @@ class StreamRebuild:
     def _survey(self, upto: Index) -> dict[int, Harvest]:
         """Harvest each block, but for what would take memory for each message."""
         return {
-            number: self._harvest(number, upto=upto)._replace(crcs=[], headed=[], counted=[])
+            number: self._harvest(number, upto=upto)._replace(crcs=[], headed=[], kept=[])
             for number in self._paths
         }
 
@@ -356,7 +356,7 @@ class StreamRebuild:
         for number, end in ends.items():
             each = self._harvest(number, end=end)
             headers.note(each.headed)
-            headers.note_counted(each.counted)
+            headers.note_kept(each.kept)
             is_new = _is_replaced(each, is_last=number == last)
             part = rebuild_from_blocks.Part(
                 block_no=number,
@@ -369,7 +369,7 @@ class StreamRebuild:
                 is_whole=each.is_whole,
             )
             parts.append(part)
-            found[number] = each._replace(crcs=[], headed=[], counted=[])
+            found[number] = each._replace(crcs=[], headed=[], kept=[])
         return found, parts, headers
 
     def _replace(

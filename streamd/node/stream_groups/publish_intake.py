@@ -21,6 +21,7 @@ from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import Advisories
 from streamd.node.stream_groups.ingest_transform import IngestTransform
+from streamd.node.stream_groups.schedule_firing import verdicts
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.node.stream_groups.stream_inbox import Publish
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
@@ -233,6 +234,10 @@ class PublishIntake:
                 done = partial(self._batch_done, sink, reply, batch_id)
                 rules = commands.PUBLISH_RULES
                 command: Command = [commands.STORE_BATCH, ts, batch_id, staged, rules]
+                if self._machine.limits.allows_schedules:
+                    found = verdicts(staged, ts)
+                    if found:
+                        command = [commands.STORE_SCHEDULED_BATCH, *command[1:], found]
                 held = self._add_room(command, staged)
                 self._track(command, encode(command), done, len(staged), held)
 
@@ -302,8 +307,13 @@ class PublishIntake:
         ts = self._stamp(len(msgs))
         msgs = self._transform.apply(self._machine.config, msgs, ts)
         command: Command = [commands.STORE, ts, msgs, commands.PUBLISH_RULES]
+        if self._machine.limits.allows_schedules:
+            found = verdicts(msgs, ts)
+            if found:
+                command = [commands.STORE_SCHEDULED, *command[1:], found]
         held = self._add_room(command, msgs) if self._share is not None else 0
-        self._track(command, encode_store(command), waiters, len(msgs), held)
+        data = encode_store(command) if command[0] == commands.STORE else encode(command)
+        self._track(command, data, waiters, len(msgs), held)
 
     def _add_room(self, command: Command, msgs: Sequence[Msg]) -> int:
         """Add the room that the account has to a command that needs more. Return the bytes that it

@@ -62,6 +62,7 @@ from streamd.node.stream_groups.delivery_hub import Advisories, DeliveryHub
 from streamd.node.stream_groups.maintenance import Maintenance
 from streamd.node.stream_groups.message_reader import MessageReader
 from streamd.node.stream_groups.publish_intake import PublishBounds, PublishIntake, memory_of
+from streamd.node.stream_groups.schedule_firing import ScheduleFiring
 from streamd.node.stream_groups.stream_hooks import StreamHooks
 from streamd.raft.core import RaftCore
 from streamd.types import Entry, Index
@@ -75,7 +76,16 @@ _CURSOR_KINDS = frozenset(
 _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
-_REMOVING_KINDS = frozenset((commands.EXPIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE))
+_REMOVING_KINDS = frozenset(
+    (commands.EXPIRE, commands.FIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE)
+)
+_STORING_KINDS = {
+    commands.STORE: 2,
+    commands.STORE_BATCH: 3,
+    commands.STORE_SCHEDULED: 2,
+    commands.STORE_SCHEDULED_BATCH: 3,
+}
+"""Kinds that store what clients published, and the field with the messages."""
 
 
 def import_bytes(command: commands.Command) -> int:
@@ -130,6 +140,7 @@ class StreamGroup(Group):
             wires=wires,
             max_payload=max_payload,
         )
+        self._firing = ScheduleFiring(machine, reader, self._proposer, shell, now)
         intake = self._intake = PublishIntake(
             raft,
             machine,
@@ -182,6 +193,8 @@ class StreamGroup(Group):
             self._share.update(is_leading=self._is_ready)
         has_unsaved = self.machine.applied > self.snapshot_index
         self._maintenance.poll(turn, is_ready=self._is_ready, has_unsaved=has_unsaved)
+        if self._is_ready:
+            self._firing.poll(turn)
         if self._hub.advisories.events:
             turn.effects.events.extend(self._hub.advisories.clear())
         return turn
@@ -203,6 +216,7 @@ class StreamGroup(Group):
             self._intake.deadline_ms(),
             self._hub.wakes_ms(),
             self._maintenance.deadline_ms(is_ready=self._is_ready),
+            self._firing.deadline_ms() if self._is_ready else 0,
         ):
             if due_ms and (not earliest or due_ms < earliest):
                 earliest = due_ms
@@ -218,6 +232,7 @@ class StreamGroup(Group):
 
     def _on_leadership_lost(self) -> None:
         self._maintenance.on_leadership_lost()
+        self._firing.forget()
         self._hub.end_all(b"409 Leadership Change")
         self._hub.clear()
         self._proposals.clear()
@@ -300,8 +315,8 @@ class StreamGroup(Group):
             if command is None:
                 continue
             kind = command[0]
-            if kind == commands.STORE or kind == commands.STORE_BATCH:
-                msgs = command[2] if kind == commands.STORE else command[3]
+            if kind in _STORING_KINDS:
+                msgs = command[_STORING_KINDS[kind]]
                 if not wakes_all:
                     subjects += [msg[0] for msg in msgs]
                 if entry.tag is not None:
@@ -315,8 +330,9 @@ class StreamGroup(Group):
                 hub.on_applied(command, tag)
             elif kind in _REMOVING_KINDS:
                 is_removed = True
-                wakes_all |= kind == commands.EXPIRE  # it may have stored markers
+                wakes_all |= kind in (commands.EXPIRE, commands.FIRE)  # it may have stored some
                 maintenance.forget_expiry()
+                self._firing.forget()
             elif kind == commands.CONFIGURE:
                 wakes_all = is_removed = True
                 maintenance.forget_expiry()
@@ -402,7 +418,7 @@ class StreamGroup(Group):
 
     def _is_publish(self, entry: Entry) -> bool:
         command = entry.command
-        return command is not None and command[0] in (commands.STORE, commands.STORE_BATCH)
+        return command is not None and command[0] in _STORING_KINDS
 
     def _on_dropped(self, entry: Entry) -> None:
         tag = entry.tag

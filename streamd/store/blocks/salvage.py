@@ -101,7 +101,7 @@ class Harvest(NamedTuple):
     is_whole: bool  # the file is what was written; else `pieces` are what is left of it
     is_sealed: bool
     pieces: list[tuple[int, int]]  # (offset, length) of whole records, neighbours joined
-    counted: list[tuple[Seq, Msg]]  # messages of counters
+    kept: list[tuple[Seq, Msg]]  # messages of counters, and schedules
 
     @property
     def seqs(self) -> list[Seq]:
@@ -129,7 +129,7 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
     crcs: list[int] = []
     tombstones: list[tuple[Seq, Seq]] = []
     headed: list[tuple[Seq, int, bytes]] = []
-    counted: list[tuple[Seq, Msg]] = []
+    kept: list[tuple[Seq, Msg]] = []
     pieces: list[list[int]] = []
     first_ts = last_ts = mentioned = first_frame = last_frame = last = 0
     cut_at = end = HEADER_BYTES
@@ -156,8 +156,8 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
             first_ts, last_ts = first_ts or record.ts, record.ts
             if record.headers and b"Nats-" in record.headers:
                 headed.append((last, record.ts, record.headers))
-                if b"\r\nNats-Incr:" in record.headers:
-                    counted.append((last, (record.subject, record.headers, record.payload)))
+                if b"\r\nNats-Incr:" in record.headers or b"\r\nNats-Schedule:" in record.headers:
+                    kept.append((last, (record.subject, record.headers, record.payload)))
             mentioned = max(mentioned, last)
         elif record.type == fmt.FRAME:
             first_frame, last_frame = first_frame or record.seq, record.seq
@@ -176,7 +176,7 @@ def harvest(blob: bytes, uid: Uid, block_no: int, *, upto: Index = 1 << 63) -> H
     return Harvest(
         [(low, high) for low, high in ranges], first_ts, last_ts, crcs, tombstones, mentioned,
         headed, first_frame, last_frame, cut_at, is_cut_sure, end > cut_at, end, is_whole,
-        is_sealed, [(at, size) for at, size in pieces], counted,
+        is_sealed, [(at, size) for at, size in pieces], kept,
     )  # fmt: skip
 
 

@@ -216,7 +216,6 @@ UNSERVED: list[tuple[dict[str, Any], int, str]] = [
         10052,
         "counter stream can only use limits retention",
     ),
-    ({"allow_msg_schedules": True}, 10052, "message schedules are not supported by this server"),
     (
         {"allow_msg_schedules": True, "discard": "new"},
         10052,

@@ -54,6 +54,9 @@ OF_STREAM: dict[int, list[Any]] = {
     commands.REMOVE: [[1, 1]],
     commands.IMPORT: [[(7, 5, b"s.a", b"", b"x")], 9],
     commands.IMPORT_CONSUMER: ["C", CONSUMER, 5, [2, 3, 1, 1, [(2, 2, 5)], [(2, 2)]]],
+    commands.STORE_SCHEDULED: [[(b"s.a", b"", b"x")], 1, [(0, 5, 0)]],
+    commands.STORE_SCHEDULED_BATCH: ["id", [(b"s.a", b"", b"x")], 1, [(0, 5, 0)]],
+    commands.FIRE: [[(b"s.a", 1, 5, 0, [], (b"s.b", b"", b"x"))]],
 }
 WRONG = st.one_of(
     st.none(), st.integers(-5, -1), st.text(max_size=3), st.binary(max_size=3), st.floats(),

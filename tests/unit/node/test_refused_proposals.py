@@ -25,13 +25,25 @@ class Leader:
         self.clock = SimClock()
         self.wires = SimWires()
         self.oracle: dict[Index, Entry] = {}
-        self.node = SimNode(
-            SimDisk(1), SimThreadOf, clock=self.clock, rng=random.Random(1),
-            config=Campaign(1).config | {"max_msgs": -1, "max_msgs_per_subject": -1} | config,
+        self.disk = SimDisk(1)
+        self._config: Any = (
+            Campaign(1).config | {"max_msgs": -1, "max_msgs_per_subject": -1} | config
+        )
+        self.node = self._started()
+
+    def _started(self) -> SimNode:
+        node = SimNode(
+            self.disk, SimThreadOf, clock=self.clock, rng=random.Random(1), config=self._config,
             wires=self.wires, oracle=self.oracle,
             segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
         )  # fmt: skip
-        self.node.settle()
+        node.settle()
+        return node
+
+    def restart(self) -> None:
+        """Lose the power, and start anew on the disk."""
+        self.disk.crash()
+        self.node = self._started()
 
     @property
     def machine(self) -> Any:
