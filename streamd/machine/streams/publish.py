@@ -321,6 +321,15 @@ def _check_fired(content: StreamContent, subject: bytes, fields: Fields) -> JsEr
     return None
 
 
+def is_schedule(headers: bytes) -> bool:
+    """True if a stored message with these headers is a schedule: none that came from another
+    stream is."""
+    if SCHEDULE not in headers:
+        return False
+    fields = message_headers.server_headers(headers)
+    return bool(fields.get(SCHEDULE)) and SOURCE not in fields
+
+
 def _schedule(fields: Fields, admitted: Admitted, verdict: Verdict | None) -> None:
     """Make what was checked a schedule, the only one of its subject, or the end of one."""
     if verdict is not None and verdict[0] and fields.get(SCHEDULE):

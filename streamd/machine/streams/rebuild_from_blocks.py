@@ -243,8 +243,7 @@ class Headers:
             total = read_total(seq, headers, payload) if self._is_counter else None
             if total is not None:
                 self._totals.setdefault(subject, []).append(total)
-            fields = message_headers.server_headers(headers) if self._has_schedules else {}
-            if fields.get(publish.SCHEDULE) and publish.SOURCE not in fields:
+            if self._has_schedules and publish.is_schedule(headers):
                 self._schedules.append((subject, seq))
 
     def features(self, is_live: Callable[[Seq], bool]) -> FeaturesState:

@@ -17,6 +17,7 @@ from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams import publish
 from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.schedules import UNKNOWN_DUE
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import SEQ_MAX, StreamContent
 from streamd.types import Entry, Index, Msg, Seq
@@ -108,6 +109,10 @@ class StreamImport:
         first = self._changes.write_timed(tss, msgs, flags)
         if content.config.get("allow_msg_counter"):
             content.counters.observe(first, msgs)
+        if content.limits.allows_schedules:
+            for seq, (subject, headers, _) in enumerate(msgs, first):
+                if publish.is_schedule(headers):
+                    content.schedules.note(subject, seq, UNKNOWN_DUE)
 
     def apply_import_consumer(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         _, _, name, config, created_ns, state = command

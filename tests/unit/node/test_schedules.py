@@ -185,6 +185,14 @@ def test_a_pattern_that_the_leader_refused_is_refused_everywhere() -> None:
     assert isinstance(unjudged, JsError) and unjudged.err_code == 10188
 
 
+def test_a_restored_schedule_is_due_when_its_leader_finds_out() -> None:
+    box = Box(allow_msg_schedules=True, allow_rollup_hdrs=True, restoring=True)
+    head = b"NATS/1.0\r\nNats-Schedule: @every 1s\r\nNats-Schedule-Target: a.t\r\n\r\n"
+    rows = [(5, 100, b"a.x", head, b""), (6, 101, b"a.y", b"", b"")]
+    assert box.do(commands.IMPORT, rows, 0) is True
+    assert box.machine.content.schedules.to_state() == [[b"a.x", 5, 0]]
+
+
 # --- patterns -------------------------------------------------------------------------------------
 
 
