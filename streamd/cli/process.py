@@ -790,7 +790,10 @@ class ServerProcess:
             self._cluster.change_routes(fresh.cluster)
         for change in changes.describe(self._options, fresh):
             self._log.info(f"Reloaded: {change}")
-        self._options = fresh
+        before, self._options = self._options, fresh
+        self._move_files(before)
+        if self._leaf is None and fresh.leaf.remotes:  # the first ones; there is no listener
+            self._tasks.create_task(self._start_leaf(), name="leaf nodes")
         self._monitoring.reloaded(fresh)
         self._system.reloaded(fresh)
         if self._cluster is not None and self._draining is None:
@@ -798,6 +801,23 @@ class ServerProcess:
             self._share_websocket_urls(self._cluster, fresh)
         self._log.info(f"Reloaded server configuration ({fresh.config_digest})")
         return ""
+
+    def _move_files(self, before: Options) -> None:
+        """Write the files by which others find this server where the configuration says now."""
+        options = self._options
+        try:
+            if options.pid_file != before.pid_file:
+                runfiles.remove_pid(before.pid_file)
+                if options.pid_file:
+                    runfiles.write_pid(options.pid_file)
+            if options.ports_file_dir != before.ports_file_dir:
+                if self._ports_file:
+                    runfiles.remove(self._ports_file)
+                    self._ports_file = ""
+                if options.ports_file_dir:
+                    self._write_ports()
+        except OSError as err:
+            self._log.error(f"can't write {err.filename}: {err.strerror}")
 
     def _change_accounts(self, options: Options) -> None:
         self._accounts.change(options.accounts)

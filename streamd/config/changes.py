@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Final
 
+from streamd.config.leaf_options import LeafOptions
 from streamd.config.options import Options
 from streamd.config.tls_options import TlsOptions
 from streamd.config.user_options import User
@@ -23,8 +24,13 @@ _FIXED = {
     "https_port": "https",
     "http_base_path": "http_base_path",
     "allows_non_tls": "allow_non_tls",
-    "ports_file_dir": "ports_file_dir",
-    "pid_file": "pid_file",
+    "log_size_limit": "logfile_size_limit",
+    "log_files_max": "logfile_max_num",
+    "max_pending": "max_pending",
+    "max_subscriptions": "max_subscriptions",
+    "max_sub_tokens": "max_sub_tokens",
+    "lame_duck_duration_ns": "lame_duck_duration",
+    "lame_duck_grace_ns": "lame_duck_grace_period",
     "max_closed_clients": "max_closed_clients",
     "has_header_support": "no_header_support",
 }
@@ -32,6 +38,8 @@ _FIXED_OF_TLS = {
     "is_mapping": "verify_and_map",
     "connections_per_s_max": "connection_rate_limit",
 }
+_LIVE_OF_LEAF = {"remotes"}
+_LIVE_OF_REMOTE = {"is_disabled", "place"}
 _NO_TLS = TlsOptions()
 # Told of in lines of their own, or not settings.
 _APART = {
@@ -49,9 +57,6 @@ _KEYS = {
     "default_permissions": "authorization.default_permissions",
     "auth_timeout_s": "authorization.timeout",
     "log_file": "logfile",
-    "log_size_limit": "logfile_size_limit",
-    "log_files_max": "logfile_max_num",
-    "lame_duck_grace_ns": "lame_duck_grace_period",
 }
 _KEYS_OF_CLUSTER = {
     "has_advertise": "cluster.no_advertise",
@@ -108,12 +113,25 @@ def refuse_fixed(old: Options, new: Options) -> None:
         key = _KEYS_OF_WEBSOCKET.get(name) or f"websocket.{_plain(name)}"
         raise ConfigError(f"config reload not supported for Websocket: {key} changed")
     _refuse_identities(old, new)
-    for name in _differing(old.leaf, new.leaf):
-        key = f"leafnodes.{_plain(name)}"
-        raise ConfigError(f"config reload not supported for LeafNode: {key} changed")
+    _refuse_leaf(old.leaf, new.leaf)
     for name in _differing(old.jetstream, new.jetstream):
         key = _KEYS_OF_JETSTREAM.get(name) or f"jetstream.{_plain(name)}"
         raise ConfigError(f"config reload not supported for JetStream: {key} changed")
+
+
+def _refuse_leaf(old: LeafOptions, new: LeafOptions) -> None:
+    """Refuse what can't change of leaf links: all but which hubs are dialed, and compression."""
+    for name in _differing(old, new, besides=_LIVE_OF_LEAF):
+        key = f"leafnodes.{_plain(name)}"
+        raise ConfigError(f"config reload not supported for LeafNode: {key} changed")
+    before = {remote.key: remote for remote in old.remotes}
+    for remote in new.remotes:
+        if remote.key in before:
+            for name in _differing(before[remote.key], remote, besides=_LIVE_OF_REMOTE):
+                key = f"leafnodes.remotes.{_plain(name)}"
+                raise ConfigError(
+                    f"config reload not supported for LeafNode: remote {remote.text}: {key} changed"
+                )
 
 
 def _refuse_identities(old: Options, new: Options) -> None:
@@ -182,7 +200,22 @@ def describe(old: Options, new: Options) -> list[str]:
         found.append("accounts")
     if old.cluster.routes != new.cluster.routes:
         found.append("cluster routes")
-    return found
+    return found + _describe_leaf(old.leaf, new.leaf)
+
+
+def _describe_leaf(old: LeafOptions, new: LeafOptions) -> list[str]:
+    before = {remote.key: remote for remote in old.remotes}
+    after = {remote.key: remote for remote in new.remotes}
+    found = []
+    for key in before.keys() | after.keys():
+        if key not in after:
+            found.append(f"LeafNode Remote {before[key].text} removed")
+        elif key not in before:
+            found.append(f"LeafNode Remote {after[key].text} added")
+        elif before[key].is_disabled != after[key].is_disabled:
+            value = "true" if after[key].is_disabled else "false"
+            found.append(f"LeafNode Remote {after[key].text} Disabled value is: {value}")
+    return sorted(found)
 
 
 def _differing(old: object, new: object, besides: Iterable[str] = ()) -> list[str]:

@@ -96,6 +96,17 @@ class LeafRemote:
         return [url.address for url in self.urls]
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Identity of a remote in a configuration: another one is another remote."""
+        return self.urls, self.account
+
+    @property
+    def text(self) -> str:
+        """The remote without its secrets, as the log names it."""
+        urls = " ".join(f'"{url.text}"' for url in self.urls)
+        return f'urls=[{urls}], account="{self.account}"'
+
+    @property
     def is_secure(self) -> bool:
         return self.tls is not None or any(url.asks_for_tls for url in self.urls)
 

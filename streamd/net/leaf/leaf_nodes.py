@@ -117,7 +117,7 @@ class LeafNodes:
         self._links: dict[LeafLink, None] = {}
         self._last_lid = 0
         self._server: asyncio.Server | None = None
-        self._remotes = Remotes([])
+        self._remotes: Remotes | None = None  # None: not started
         self._is_telling = False  # of streams that changed
 
     async def start(self, create_task: Callable[..., asyncio.Task[None]]) -> None:
@@ -136,15 +136,13 @@ class LeafNodes:
             local.leaf_urls = [join_address(shown, port)]
             address = join_address(leaf.host, local.port)
             self._log.info(f"Listening for leafnode connections on {address}")
-        self._remotes = Remotes(
-            [
-                Remote(remote, self, self._log, reconnect_s=leaf.reconnect_ns / 1e9)
-                for remote in leaf.remotes
-            ]
-        )
-        for remote in leaf.remotes:
-            self._check_credentials(remote)
-        self._remotes.start(create_task)
+        self._remotes = Remotes(self._make_remote, create_task)
+        self._remotes.change(leaf.remotes)
+
+    def _make_remote(self, options: LeafRemote) -> Remote:
+        self._check_credentials(options)
+        reconnect_s = self._options.leaf.reconnect_ns / 1e9
+        return Remote(options, self, self._log, reconnect_s=reconnect_s)
 
     def _check_credentials(self, remote: LeafRemote) -> None:
         try:
@@ -156,16 +154,20 @@ class LeafNodes:
 
     async def close(self) -> None:
         """Stop listening and dialing, and end all links."""
-        self._remotes.close()
+        if self._remotes is not None:
+            self._remotes.close()
         if self._server is not None:
             self._server.close()
         for link in list(self._links):
             link.close("Server Shutdown")
 
     def reload(self, options: Options) -> None:
-        """Judge logins to come by another configuration."""
+        """Judge logins to come by another configuration, and dial the hubs that it names."""
+        self._options = options
         for policy in self._policies:
             policy.reload(options)
+        if self._remotes is not None:
+            self._remotes.change(options.leaf.remotes)
 
     def streams_changed(self) -> None:
         """Tell links of streams that came, went, or are led elsewhere, when the loop's iteration is
@@ -389,7 +391,7 @@ class LeafNodes:
 
     def learn(self, link: LeafLink, addresses: list[str]) -> None:
         """Take in addresses of a hub's other servers."""
-        found = self._remotes.of_link(link)
+        found = self._remotes.of_link(link) if self._remotes is not None else None
         if found is not None:
             found.learn(addresses)
 

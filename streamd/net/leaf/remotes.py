@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from streamd.config.cluster_options import split_address
@@ -90,23 +90,37 @@ class Remote:
 class Remotes:
     """Remotes of this server, each kept by a task of its own."""
 
-    def __init__(self, remotes: list[Remote]) -> None:
-        self.remotes = remotes
-        self._running: list[asyncio.Task[None]] = []
+    def __init__(
+        self,
+        make: Callable[[LeafRemote], Remote],
+        create_task: Callable[..., asyncio.Task[None]],
+    ) -> None:
+        self._make = make
+        self._create_task = create_task
+        self._running: dict[Remote, asyncio.Task[None]] = {}
 
-    def start(self, create_task: Callable[..., asyncio.Task[None]]) -> None:
-        """Begin to dial."""
-        for remote in self.remotes:
-            if remote.options.urls and not remote.options.is_disabled:
-                name = f"leaf {remote.options.urls[0].address}"
-                self._running.append(create_task(remote.keep(), name=name))
+    def change(self, wanted: Iterable[LeafRemote]) -> None:
+        """Dial these remotes and no others. Links to those that stay are not interrupted."""
+        missing = {each.key: each for each in wanted if each.urls and not each.is_disabled}
+        for remote in list(self._running):
+            if missing.pop(remote.options.key, None) is None:
+                self._end(remote)
+        for options in missing.values():
+            remote = self._make(options)
+            name = f"leaf {options.urls[0].address}"
+            self._running[remote] = self._create_task(remote.keep(), name=name)
+
+    def _end(self, remote: Remote) -> None:
+        self._running.pop(remote).cancel()
+        if remote.link is not None:
+            remote.link.close("Client Closed")
 
     def close(self) -> None:
         """Dial no more."""
-        for task in self._running:
+        for task in self._running.values():
             task.cancel()
         self._running.clear()
 
     def of_link(self, link: LeafLink) -> Remote | None:
         """Return the remote that a link belongs to."""
-        return next((remote for remote in self.remotes if remote.link is link), None)
+        return next((remote for remote in self._running if remote.link is link), None)
