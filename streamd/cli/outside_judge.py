@@ -111,6 +111,10 @@ class OutsideJudge:
         self.judge = mode.logins
         await mode.start(around.create_task, needed=sorted(needed))
 
+    def pinned_fails(self) -> int:
+        """Return how many logins were to accounts that are not among the pinned ones."""
+        return self.operators.logins.pinned_fails_count if self.operators is not None else 0
+
     def attach_leafs(self, nodes: LeafNodes) -> None:
         """Have changes of accounts end leaf links, too."""
         if self.operators is not None:

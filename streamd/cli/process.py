@@ -255,6 +255,7 @@ class ServerProcess:
             handshakes=self._handshakes,
             outside=self._logins.judge,
         )
+        self._monitoring.attach_pins(self._logins.pinned_fails)
         self._listener.info.set_xkey(self._logins.keys.xkey_public)
         self._listener.connections.observe(by_account)
         accounts.counts.end_client = self._listener.end_surplus

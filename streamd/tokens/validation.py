@@ -49,9 +49,10 @@ CONNECTION_TYPES: Final = frozenset(
 class LoginRefused(TokenError):
     """A login that is refused. `is_error`: the log has it as an error, not for debugging."""
 
-    def __init__(self, text: str, *, is_error: bool = False) -> None:
+    def __init__(self, text: str, *, is_error: bool = False, is_about_pins: bool = False) -> None:
         super().__init__(text)
         self.is_error = is_error
+        self.is_about_pins = is_about_pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ def read_user(login: Login, trust: Trust, *, now_ns: int, default_sentinel: str 
         raise LoginRefused(f"User JWT no longer valid: {issues}")
     pinned = trust.pinned_accounts
     if pinned is not None and user.account not in pinned:
-        raise LoginRefused(f"Account {user.account} not listed as operator pinned account")
+        text = f"Account {user.account} not listed as operator pinned account"
+        raise LoginRefused(text, is_about_pins=True)
     return user
 
 

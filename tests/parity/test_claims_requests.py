@@ -26,7 +26,7 @@ from tests.minted_tokens import (
     operator,
     user,
 )
-from tests.parity.runner import peer_binary
+from tests.parity.runner import ours_binary, peer_binary
 from tests.unit.net.token_bed import Bed, nobody, serving
 from tests.wire import CONNECT, Wire
 
@@ -90,14 +90,15 @@ def _told(payload: bytes) -> Any:
     return answer
 
 
-def _theirs(resolver: str, directory: Path) -> list[Any]:
+def _served(resolver: str, directory: Path, binary: str) -> list[Any]:
+    """Return the answers of a server."""
     preload = "\n".join(f"  {name}: {token}" for name, token in PRELOAD.items())
     config = (
         f"operator: {operator()}\nsystem_account: {SYSTEM.public}\n"
         f"resolver: {resolver.replace('DIR', str(directory / 'jwt'))}\n"
         f"resolver_preload: {{\n{preload}\n}}\n"
     )
-    with ServerProcess(peer_binary(), directory=directory, extra=config, is_jetstream=False) as one:
+    with ServerProcess(binary, directory=directory, extra=config, is_jetstream=False) as one:
         one.launch()
         one.wait_for_log("Server is ready")
         with Wire(one.port, None) as wire:
@@ -150,8 +151,22 @@ def test_requests_are_answered_as_by_nats_server(name: str, tmp_path: Path) -> N
     if not peer_binary():
         pytest.skip("no nats-server to compare with (STREAMD_PEER)")
     (tmp_path / "peer").mkdir()
-    theirs = _theirs(RESOLVERS[name], tmp_path / "peer")
+    theirs = _served(RESOLVERS[name], tmp_path / "peer", peer_binary())
     ours = asyncio.run(_ours(_resolver(name, tmp_path / "ours")))
     for (subject, _), mine, their in zip(REQUESTS, ours, theirs, strict=True):
         assert mine == their, subject
     assert _files(tmp_path / "ours") == _files(tmp_path / "peer" / "jwt")
+
+
+@pytest.mark.parametrize("name", RESOLVERS)
+def test_a_server_answers_as_nats_server(name: str, tmp_path: Path) -> None:
+    """The same requests, of a client in the system account of each."""
+    if not peer_binary():
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "ours").mkdir()
+    theirs = _served(RESOLVERS[name], tmp_path / "peer", peer_binary())
+    ours = _served(RESOLVERS[name], tmp_path / "ours", ours_binary())
+    for (subject, _), mine, their in zip(REQUESTS, ours, theirs, strict=True):
+        assert mine == their, subject
+    assert _files(tmp_path / "ours" / "jwt") == _files(tmp_path / "peer" / "jwt")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
+from streamd.callbacks import ignore
 from streamd.config.account_options import AccountOptions
 from streamd.durations import SECOND_NS
 from streamd.errors import TokenError
@@ -41,6 +43,7 @@ class AccountLoader:
         self._now_ns = now_ns
         self._on_options = on_options
         self._on_gone = on_gone
+        self.on_settled: Callable[[], None] = ignore  # after each change, with all that follows
         self._wake = asyncio.Event()
         self._incomplete: set[str] = set()  # updated accounts whose exporters may not be loaded
         self._claims: dict[str, AccountClaims] = {}
@@ -63,7 +66,15 @@ class AccountLoader:
         if claims is None:
             claims = await self._load_once(account)
             await self._load_exporters(claims)
+            self.on_settled()
         return claims
+
+    async def refresh(self, account: str) -> None:
+        """Fetch the token of an account anew: that which is loaded is over."""
+        with suppress(TokenError):
+            token = await self._resolver.fetch(account)
+            if token is not None and token != self._tokens.get(account):
+                self.update(account, token)
 
     async def run(self) -> None:
         """Load the accounts that updated ones import of; until cancelled."""
@@ -74,6 +85,7 @@ class AccountLoader:
                 claims = self._claims.get(self._incomplete.pop())
                 if claims is not None:
                     await self._load_exporters(claims)
+                    self.on_settled()
 
     def update(self, account: str, token: str) -> bool:
         """Use a new token of an account that is loaded; return False if it is not.
@@ -86,6 +98,7 @@ class AccountLoader:
         if any(exporter not in self._claims for exporter in _exporters(claims)):
             self._incomplete.add(account)
             self._wake.set()
+        self.on_settled()
         return True
 
     def forget(self, account: str) -> None:
@@ -94,6 +107,7 @@ class AccountLoader:
             del self._tokens[account]
             self._on_gone(account)
             self._convert_importers(account)
+            self.on_settled()
 
     async def _load_once(self, account: str) -> AccountClaims:
         """Return the claims of an account; two who ask at once have it fetched once."""

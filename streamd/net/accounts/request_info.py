@@ -54,10 +54,25 @@ def full_info(
         "rtt": requester.rtt_ns,
         "server": server.name,
         "cluster": server.cluster,
+        **_token_facts(requester),
         "kind": "Client",
         "client_type": "websocket" if _is_websocket(requester) else "nats",
     }
     return {key: value for key, value in texts.items() if value}
+
+
+def _token_facts(requester: ClientFacts) -> dict[str, Any]:
+    """Return the token by which a client of this node logged in; nothing if there is none."""
+    profile = getattr(requester, "profile", None)
+    token = getattr(getattr(profile, "identity", None), "token", None)
+    if profile is None or token is None:
+        return {}
+    return {
+        "jwt": (profile.connect or {}).get("jwt", ""),
+        "issuer_key": token.issuer_key,
+        "name_tag": token.name,
+        "tags": list(token.tags),
+    }
 
 
 def _is_websocket(requester: ClientFacts) -> bool:

@@ -36,6 +36,7 @@ from streamd.net.client.server_info import ServerInfo
 from streamd.net.client.session import LATER, PUBLISH, Action, Session, State, last_of
 from streamd.net.client.slow_consumer import SlowConsumerGuard
 from streamd.net.client.tracing import Tracer
+from streamd.net.monitoring.stats import LoginStats
 from streamd.net.pubsub.message_router import RESERVED_REPLIES, MessageRouter
 from streamd.net.pubsub.sublist import Subscription
 from streamd.net.pubsub.traced_delivery import TracedMsg
@@ -743,6 +744,13 @@ class Connection(asyncio.Protocol):
     def subs(self) -> dict[bytes, Subscription]:
         """Open subscriptions by sid."""
         return self.session.subs
+
+    @property
+    def login(self) -> LoginStats:
+        token = self._token
+        if token is None:
+            return LoginStats()
+        return LoginStats((self.connect or {}).get("jwt", ""), token.issuer_key, token.tags)
 
     @property
     def user(self) -> str:

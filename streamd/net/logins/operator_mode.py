@@ -89,7 +89,6 @@ class OperatorMode:
         self._resolver: Resolver = make_resolver(
             settings, operators.preload, look_ups, time.time_ns, _tls_of(operators)
         )
-        loop = asyncio.get_running_loop()
         self.accounts = TokenAccounts(
             self._resolver,
             trust,
@@ -98,7 +97,7 @@ class OperatorMode:
             parts.log,
             link=parts.link,
             now_ns=time.time_ns,
-            loop=loop,
+            call_later=asyncio.get_running_loop().call_later,
         )
         self._requests = ClaimsRequests(
             parts.system.subscriptions,

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from streamd.config.account_options import AccountOptions
+from streamd.durations import SECOND_NS
 from streamd.errors import TokenError
 from streamd.limits import ACCOUNTS_AWAITED_MAX
 from streamd.net.account_tokens.account_loader import AccountLoader
@@ -22,7 +23,7 @@ from streamd.net.logins.live_logins import LiveLogins
 from streamd.obs.server_log import Log
 from streamd.tokens.claims import AccountClaims
 from streamd.tokens.nkeys import KeyKind, is_valid_public
-from streamd.tokens.validation import Trust
+from streamd.tokens.validation import Trust, is_expired
 
 _LOOKUP_FAILED: Final = "Account JWT lookup error"
 
@@ -56,17 +57,18 @@ class TokenAccounts:
         *,
         link: Callable[[], None],
         now_ns: Callable[[], int],
-        loop: asyncio.AbstractEventLoop,
+        call_later: CallLater,
     ) -> None:
         """`link` makes the imports and mappings of all accounts anew."""
         self.trust = trust
         self.loader = AccountLoader(resolver, trust, now_ns, self._on_options, self._on_gone)
+        self.loader.on_settled = self._carry_out
         self._accounts = accounts
         self._live = live
         self._log = log
         self._link = link
         self._now_ns = now_ns
-        self._loop = loop
+        self._call_later = call_later
         self._changed: dict[str, AccountClaims | None] = {}  # not linked yet; claims before, if any
         self._known: dict[str, AccountClaims] = {}  # as of the last change that was carried out
         self._told: dict[str, tuple[str, ...]] = {}  # imports that cannot be, as logged last
@@ -80,15 +82,18 @@ class TokenAccounts:
         """Return the claims of an account, which is one of the server's then. Raises TokenError."""
         claims = self.loader.get(account)
         if claims is None:
-            claims = await self.loader.load(account)
-        self._carry_out()
-        return claims
+            return await self.loader.load(account)
+        if self._is_over(claims):  # there may be a newer one
+            await self.loader.refresh(account)
+        return self.loader.get(account) or claims
 
     def get(self, account: str) -> AccountClaims | None:
-        """Return the claims of an account that is loaded."""
-        if self._changed:
-            self._carry_out()
-        return self.loader.get(account)
+        """Return the claims of an account that is loaded, and whose token is not over."""
+        claims = self.loader.get(account)
+        return None if claims is None or self._is_over(claims) else claims
+
+    def _is_over(self, claims: AccountClaims) -> bool:
+        return is_expired(claims, self._now_ns() // SECOND_NS)
 
     def when_settled(self, account: str, action: Callable[[], None]) -> None:
         """Call `action` when the account is loaded, or cannot be: now, if that is known."""
@@ -159,8 +164,6 @@ class TokenAccounts:
             expiry.close()
 
     def _note(self, name: str) -> None:
-        if not self._changed:
-            self._loop.call_soon(self._carry_out)
         self._changed.setdefault(name, self._known.get(name))
 
     def _carry_out(self) -> None:
@@ -184,7 +187,7 @@ class TokenAccounts:
         if expiry is None:
             if not options.expires_ns:
                 return
-            later: CallLater = self._loop.call_later
+            later = self._call_later
             on_end = partial(self._live.expire, options.name)
             expiry = self._expiries[options.name] = LoginExpiry(later, on_end, self._now_ns)
         expiry.start(options.expires_ns)

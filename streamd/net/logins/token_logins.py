@@ -55,6 +55,7 @@ class TokenLogins:
         self._consultations = consultations
         self._now_ns = now_ns
         self.default_sentinel = default_sentinel
+        self.pinned_fails_count = 0  # logins to accounts that are not among the pinned ones
 
     def judge(
         self, connect: ConnectOptions, approach: Approach, configured: Authenticator
@@ -75,6 +76,7 @@ class TokenLogins:
                 default_sentinel=self.default_sentinel,
             )
         except LoginRefused as err:
+            self.pinned_fails_count += err.is_about_pins
             return refusal_of(err)
         claims = self._accounts.get(user.account)
         if claims is None or _is_asked(user, claims):
@@ -109,7 +111,7 @@ class TokenLogins:
                 user, login, claims, self._accounts.trust, now_ns=self._now_ns(), zone=zone
             )
         except LoginRefused as err:
-            return refusal_of(err, account=user.account)
+            return refusal_of(err)
         token = login.token or self.default_sentinel
         identity = identity_of(grant, user=grant.user_key, token=token)
         if claims.authorization.auth_users:

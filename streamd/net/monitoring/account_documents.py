@@ -94,6 +94,8 @@ def _exports(options: AccountOptions) -> list[Document]:
 
 def _export(export: ExportOptions) -> Document:
     shown: Document = {"subject": export.subject, "type": _type_of(export.is_service)}
+    if export.is_token_required:
+        shown["token_req"] = True
     if export.is_service:
         shown["response_type"] = _RESPONSES.get(export.response_type, "Singleton")
     if export.accounts:

@@ -83,6 +83,9 @@ class Connz:
         if shows.with_user:
             if stats.account != ACCOUNT:
                 row["account"] = stats.account
+            login = stats.login
+            shown = {"jwt": login.jwt, "issuer_key": login.issuer_key, "tags": list(login.tags)}
+            row |= {key: value for key, value in shown.items() if value}
             row["name_tag"] = self._label_of(stats.account)
         return row
 

@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from streamd import NATS_LEVEL, __version__
@@ -33,6 +33,7 @@ from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
 from streamd.net.monitoring.stats import LeafRow, LeafTable, Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
+from streamd.tokens.jwt import take_apart
 from streamd.types import stream_label
 
 # What nats-server's switches choose between: the answer is what this server does.
@@ -66,6 +67,7 @@ class Monitoring:
         self._requests: dict[str, int] = {}
         self._cpu = _CpuMeter()
         self.is_ready = False
+        self.pinned_fails: Callable[[], int] = lambda: 0
         self.client_port = options.port  # the real ports, once they are known
         self.http_port = options.http_port
         self.https_port = options.https_port
@@ -85,6 +87,10 @@ class Monitoring:
     def attach_leafs(self, leafs: LeafTable) -> None:
         """Show the leaf links of this server."""
         self._leafs = leafs
+
+    def attach_pins(self, count: Callable[[], int]) -> None:
+        """Show how many logins were to accounts that are not among the pinned ones."""
+        self.pinned_fails = count
 
     def attach_cluster(self, cluster: Routes) -> None:
         """Show links to other servers from here on."""
@@ -172,7 +178,11 @@ class Monitoring:
             "tags": o.server_tags or None,
             "metadata": o.server_metadata or None,
             "feature_flags": dict(FEATURE_FLAGS),
+            "trusted_operators_jwt": list(o.operators.tokens) or None,
+            "trusted_operators_claim": [take_apart(each).claims for each in o.operators.tokens]
+            or None,
             "system_account": self.system_name,
+            "pinned_account_fails": self.pinned_fails() or None,
             "slow_consumer_stats": {**_NO_STATS, "clients": traffic.slow_consumers},
             "stale_connection_stats": {**_NO_STATS, "clients": traffic.stale_connections},
             "disk_io_wait_stats": self._js.disk_waits() if self._js is not None else _NO_WAITS,

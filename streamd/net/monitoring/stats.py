@@ -18,6 +18,14 @@ from streamd.protocol.connect_options import ConnectOptions
 from streamd.types import ACCOUNT
 
 
+class LoginStats(NamedTuple):
+    """Token by which a client logged in."""
+
+    jwt: str = ""  # "": none
+    issuer_key: str = ""
+    tags: tuple[str, ...] = ()
+
+
 class Connection(ClientFacts, Protocol):
     """A client connection, as monitoring reads it."""
 
@@ -58,6 +66,10 @@ class Connection(ClientFacts, Protocol):
     @property
     def connect(self) -> ConnectOptions | None:
         """Options of its CONNECT; None: there was none yet."""
+
+    @property
+    def login(self) -> LoginStats:
+        """Token of its user."""
 
 
 class Clients(Protocol):
@@ -134,6 +146,7 @@ class ConnectionStats(NamedTuple):
     user: str
     tls: TlsFacts | None = None  # None: it speaks in clear
     account: str = ACCOUNT
+    login: LoginStats = LoginStats()
 
 
 class SubscriptionStats(NamedTuple):
@@ -250,6 +263,7 @@ def connection_stats(conn: Connection) -> ConnectionStats:
         user=_user_of(conn),
         tls=conn.tls,
         account=conn.account,
+        login=conn.login,
     )
 
 

@@ -43,6 +43,9 @@ class ConnectionEvents:
     def refused(self, conn: ClientConnection) -> None:
         if self._outbox.has_interest(self._refusals):
             self._outbox.put(self._refusals, self._end_of(conn, ACCOUNT, _REFUSED))
+        refusal = conn.profile.refusal
+        if refusal is not None and refusal.account:
+            self.refused_by(refusal.account, conn, refusal.reason)
 
     def closed(self, conn: ClientConnection) -> None:
         subject = f"$SYS.ACCOUNT.{conn.account}.DISCONNECT"
@@ -72,7 +75,7 @@ class ConnectionEvents:
         }
 
     def _client(self, conn: ClientConnection, account: str, stop_ns: int = 0) -> Document:
-        options = self._accounts.get(account)
+        login = conn.login
         shown: Document = {
             "start": format_ns(conn.start_ns),
             "host": conn.ip,
@@ -84,12 +87,13 @@ class ConnectionEvents:
             "ver": _said(conn, "version"),
             "rtt": conn.rtt_ns if stop_ns else 0,
             "stop": format_ns(stop_ns) if stop_ns else "",
+            "jwt": login.jwt,
+            "issuer_key": login.issuer_key,
             "name_tag": label_of(self._accounts, account),
+            "tags": list(login.tags),
             "kind": "Client",
             "client_type": "websocket" if conn.is_websocket else "nats",
         }
-        if options is not None and options.options.token:
-            shown["issuer_key"] = options.name
         return {key: value for key, value in shown.items() if value}
 
 
