@@ -256,6 +256,7 @@ CACHED_TOKENS: Final = 1000  # of accounts in a directory that caches them, as n
 CONSULTATIONS_MAX: Final = 4096  # logins that wait for a resolver or a service at a time
 CONSULTATIONS_WAITING_MAX: Final = 65536  # behind them; more are refused
 ACCOUNTS_AWAITED_MAX: Final = 4096  # accounts that other nodes name, and that are being loaded
+ACCOUNTS_AGAIN_S: Final = 10.0  # until they are looked up again, if that was in vain
 ACCOUNTS_LOADED_WITH_ONE_MAX: Final = 64  # that an account imports of, and those that they do
 
 # --- links to other servers ---------------------------------------------------------------------

@@ -196,6 +196,10 @@ class ApiAccounts(Protocol):
     def with_jetstream(self) -> list[str]:
         """Return the names of the accounts that may use JetStream, sorted."""
 
+    def when_settled(self, account: str, action: Callable[[], None]) -> None:
+        """Call `action` when it is known what an account may use: now, but for an account of
+        which another node knows and whose token is still being fetched."""
+
 
 class SoleAccount:
     """`ApiAccounts` of a server that has one account, which may use all that there is."""
@@ -213,6 +217,9 @@ class SoleAccount:
 
     def with_jetstream(self) -> list[str]:
         return [ACCOUNT]
+
+    def when_settled(self, account: str, action: Callable[[], None]) -> None:
+        action()
 
 
 class Router:
@@ -330,11 +337,22 @@ class Router:
         if request is None:
             return
         if context.jetstream() is None:
-            if request.endpoint.is_json:
-                request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
-            else:
-                request.no_responders()
-            return
+            self._accounts.when_settled(account, partial(self._handle_settled, request))
+        else:
+            self._handle(request)
+
+    def _handle_settled(self, request: Request) -> None:
+        if request.context.jetstream() is not None:
+            self._handle(request)
+        elif request.endpoint.is_json:
+            request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
+        else:
+            request.no_responders()
+
+    def _handle(self, request: Request) -> None:
+        """Serve a request of an account that may use JetStream."""
+        context, client = request.context, request.client
+        subject, headers = request.subject, request.headers
         if isinstance(client, RemoteClient):  # of a server without JetStream, which passed it on
             request.hops, request.origin = 1, client.server
         is_checked = request.endpoint.is_administrative  # the server itself may
@@ -418,7 +436,11 @@ class Router:
             request.origin = client.server if isinstance(client, RemoteClient) else first
             request.on_done = on_done
             request.may_go_back = on_done is not None
-            self._forwarding.route(request)
+            if context.jetstream() is None:
+                route = partial(self._forwarding.route, request)
+                self._accounts.when_settled(account, route)
+            else:
+                self._forwarding.route(request)
         elif on_done is not None:
             on_done(True)
 

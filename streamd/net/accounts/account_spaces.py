@@ -41,6 +41,7 @@ class Accounts:
         self.counts = ConnectionCounts(lambda: list(self._by_name.values()))
         self._of_tokens: set[str] = set()  # the configuration says nothing of these
         self.on_unknown: Callable[[str], None] = ignore  # a name that nobody asked for before
+        self.settle: Callable[[str, Callable[[], None]], None] = _at_once  # see `when_settled`
         for each in options.values():
             self._make(each, is_known=True)
         self.main = self.obtain(ACCOUNT)
@@ -160,7 +161,7 @@ class Accounts:
     # --- for the node and the API -----------------------------------------------------------------
 
     def wires(self, account: str) -> MessageRouter:
-        """See api.router.ApiAccounts, also for the next two."""
+        """See api.router.ApiAccounts, also for the next three."""
         return self.obtain(account).router
 
     def jetstream(self, account: str) -> AccountJetStream | None:
@@ -179,5 +180,12 @@ class Accounts:
         most = limits.max_storage if is_file else limits.max_memory
         return StorageLimit(most, bool(tiers)) if most >= 0 else None
 
+    def when_settled(self, account: str, action: Callable[[], None]) -> None:
+        self.settle(account, action)
+
     def with_jetstream(self) -> list[str]:
         return [name for name in self.names() if self._by_name[name].options.jetstream is not None]
+
+
+def _at_once(account: str, action: Callable[[], None]) -> None:
+    action()

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from streamd.config.account_options import AccountOptions
 from streamd.durations import SECOND_NS
 from streamd.errors import TokenError
-from streamd.limits import ACCOUNTS_AWAITED_MAX
+from streamd.limits import ACCOUNTS_AGAIN_S, ACCOUNTS_AWAITED_MAX
 from streamd.net.account_tokens.account_loader import AccountLoader
 from streamd.net.account_tokens.resolvers import Resolver
 from streamd.net.client.login_expiry import CallLater, LoginExpiry
@@ -32,16 +32,11 @@ class Accounts(Protocol):
     """The accounts of the server, to which those of tokens are added."""
 
     on_unknown: Callable[[str], None]
+    settle: Callable[[str, Callable[[], None]], None]
 
     def put(self, options: AccountOptions) -> None: ...
 
     def remove(self, name: str) -> None: ...
-
-
-class Spawn(Protocol):
-    """Makes a task of the server."""
-
-    def __call__(self, work: object, /, *, name: str) -> object: ...
 
 
 class TokenAccounts:
@@ -76,7 +71,9 @@ class TokenAccounts:
         self._wanted: dict[str, list[Callable[[], None]]] = {}  # by account that is being loaded
         self._has_wanted = asyncio.Event()
         self._queue: list[str] = []
-        accounts.on_unknown = self._on_unknown
+        self._failed: set[str] = set()  # looked up in vain; tried again in a while
+        accounts.on_unknown = self.want
+        accounts.settle = self.when_settled
 
     async def load(self, account: str) -> AccountClaims:
         """Return the claims of an account, which is one of the server's then. Raises TokenError."""
@@ -113,8 +110,21 @@ class TokenAccounts:
                     await self.load(account)
                 except TokenError as err:
                     self._log.debug(f"{_LOOKUP_FAILED}: {err}", account=account)
+                    self._try_later(account)
                 for action in self._wanted.pop(account, ()):
                     action()
+
+    def _try_later(self, account: str) -> None:
+        """Load an account that other nodes know when they may be asked again."""
+        if len(self._failed) < ACCOUNTS_AWAITED_MAX:
+            if not self._failed:
+                self._call_later(ACCOUNTS_AGAIN_S, self._try_again)
+            self._failed.add(account)
+
+    def _try_again(self) -> None:
+        failed, self._failed = sorted(self._failed), set()
+        for account in failed:
+            self.want(account)
 
     def want(self, account: str) -> None:
         """Load an account when others had their turn."""
@@ -126,9 +136,6 @@ class TokenAccounts:
         for expiry in self._expiries.values():
             expiry.close()
         self._expiries.clear()
-
-    def _on_unknown(self, name: str) -> None:
-        self.want(name)
 
     def _want(self, account: str, action: Callable[[], None] | None) -> None:
         waiting = self._wanted.get(account)

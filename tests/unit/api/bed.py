@@ -192,6 +192,9 @@ class Accounts:
     def with_jetstream(self) -> list[str]:
         return sorted(name for name, limits in self.given.items() if limits is not None)
 
+    def when_settled(self, account: str, action: Callable[[], None]) -> None:
+        action()
+
 
 class AccountStreams:
     """ports.AccountStreams of a bed's node."""
