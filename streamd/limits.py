@@ -35,6 +35,7 @@ API_LISTS_MAX: Final = 8  # of infos, served at a time; each asks all nodes, 2 m
 API_LISTS_WAITING_MAX: Final = 1024  # then more are dropped: clients wait 5 s
 API_ANSWER_LATE_MS: Final = 1000  # an answer waits so long for what it tells of to be known here
 API_ANSWER_LOOK_S: Final = 0.005  # how often that is looked at
+API_EARLY_MS: Final = 1000  # an upload waits so long for its stream's leader to be found by clients
 API_EARLY_S: Final = 0.05  # a pull that overtook the word of who listens waits so long for it
 API_HOPS_MAX: Final = 3  # to the meta leader, on to the stream's, and one that has just changed
 API_FORWARD_MS: Final = 10_000  # a request that was passed on is remembered; clients wait 5 s

@@ -171,10 +171,7 @@ class Restores:
         """Answer a call of another node: one of CALLS."""
         server = self._server
         if method == BEGIN:
-            try:
-                answer(self._begin(*args))  # type: ignore[arg-type]
-            except JsError as err:
-                answer(err)
+            self._begin_soon(args, answer, server.clock.monotonic_ms() + limits.API_EARLY_MS)
             return
         (uid,) = cast(tuple[Uid], tuple(args))
         if not server.node.is_meta_leader and server.node.is_clustered:
@@ -197,13 +194,27 @@ class Restores:
             command, lambda outcome: answer(outcome if isinstance(outcome, JsError) else True)
         )
 
+    def _begin_soon(self, args: list[object], answer: Answer, until_ms: int) -> None:
+        """Begin an upload. That the stream has a leader is known a moment before clients find it
+        here."""
+        server = self._server
+        try:
+            answer(self._begin(*args))  # type: ignore[arg-type]
+        except errors.Unserved as err:
+            if server.clock.monotonic_ms() < until_ms:
+                server.later(limits.API_ANSWER_LOOK_S, self._begin_soon, args, answer, until_ms)
+            else:
+                answer(err)
+        except JsError as err:
+            answer(err)
+
     def _begin(
         self, account: str, uid: Uid, reply: bytes, origin: NodeId, facts: list[object]
     ) -> bytes:
         node, context = self._server.node, self._context_of(account)
         handle = led_stream(node, uid)
         if handle is None or not handle.config.get("restoring"):
-            raise errors.CLUSTER_NOT_AVAIL()
+            raise errors.Unserved()
         if len(self._uploads) >= limits.RESTORES_MAX:
             raise errors.STREAM_RESTORE(err=f"{limits.RESTORES_MAX} streams are being restored")
         upload = Upload(self, context, handle, client_of(facts))

@@ -70,14 +70,14 @@ CONSUMER = (
 )  # fmt: skip
 
 
-async def fill(nc: Client, stream: str) -> None:
+async def fill(nc: Client, stream: str, replicas: int = 1) -> None:
     """A stream with headers, gaps, ids, large and empty messages, and consumers in all states."""
     js = nc.jetstream()
     await api(
         nc,
         f"STREAM.CREATE.{stream}",
         {"name": stream, "subjects": [f"{stream}.>"], "storage": "file", "retention": "limits",
-         "description": "moved", "allow_direct": True, "num_replicas": 1},
+         "description": "moved", "allow_direct": True, "num_replicas": replicas},
     )  # fmt: skip
     for at in range(60):
         headers = {"Nats-Msg-Id": f"id{at}", "X-A": "b c"} if at % 3 == 0 else {}
