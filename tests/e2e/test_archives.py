@@ -1,0 +1,415 @@
+"""Archives under load and in trouble: bounded memory, publishers, lost clients, lost leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.api import KeyValueConfig
+
+from benchmarks.servers import ServerProcess
+from streamd.archives import message_archive
+from streamd.archives.archive_reader import ArchiveReader
+from streamd.archives.archive_records import ArchivedMessages, ArchivedState, Row
+from streamd.archives.s2_frames import S2Writer
+from streamd.backup.stream_transfer import Download, TransferError, api_request, upload
+from tests.e2e.conftest import MakeCluster, Run, Start
+
+pytestmark = pytest.mark.slow
+
+SECOND = 1_000_000_000
+WITHIN_S = 45.0
+
+
+async def until(is_so: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Ask until it is so."""
+    deadline = time.monotonic() + WITHIN_S
+    while not await is_so():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.1)
+
+
+async def is_free(nc: Client, stream: str, **fields: Any) -> bool:
+    """True once nothing is left of a stream: its name can be taken, and is given back."""
+    try:
+        await api_request(nc, f"STREAM.CREATE.{stream}", config_of(stream, **fields))
+    except TransferError as err:
+        assert "10058" in str(err) or "10008" in str(err) or "no answer" in str(err), err
+        return False
+    await api_request(nc, f"STREAM.DELETE.{stream}")
+    return True
+
+
+def config_of(stream: str, **fields: Any) -> dict[str, Any]:
+    return {"name": stream, "subjects": [f"{stream}.>"], "storage": "file",
+            "retention": "limits", "num_replicas": 1} | fields  # fmt: skip
+
+
+def archive_of(rows: list[Row], consumers: int = 0, **state: Any) -> bytes:
+    """An archive as nats-server writes it."""
+    first, last = (rows[0][0], rows[-1][0]) if rows else (1, 0)
+    head = {"messages": len(rows), "bytes": 1, "first_seq": first, "last_seq": last}
+    head |= {"consumer_count": consumers} | state
+    frames = S2Writer()
+    plain = message_archive.begin(head, 1) + message_archive.encode_messages(rows)
+    return frames.write(plain + message_archive.end()) + frames.finish()
+
+
+async def restore(nc: Client, config: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield blob
+
+    return await upload(nc, config, {}, pieces())
+
+
+def read(blob: bytes) -> tuple[ArchivedState, list[Row]]:
+    reader = ArchiveReader()
+    records = [*reader.feed(blob), *reader.finish()]
+    (state,) = [each for each in records if isinstance(each, ArchivedState)]
+    rows = [row for each in records if isinstance(each, ArchivedMessages) for row in each.rows]
+    return state, rows
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_memory_of_the_server_stays_bounded_both_ways(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """300 MiB that do not compress, out to a file and in again."""
+    size, count = 100_000, 3_150
+    path = tmp_path / "archive"
+
+    async def fill(nc: Client) -> None:
+        js = nc.jetstream()
+        await js.add_stream(name="BIG", subjects=["big.>"])
+        for at in range(0, count, 50):
+            acks = [
+                asyncio.ensure_future(js.publish(f"big.{one}", os.urandom(size), timeout=60))
+                for one in range(at, min(at + 50, count))
+            ]
+            await asyncio.wait(acks)
+
+    async def out(nc: Client) -> dict[str, Any]:
+        download = Download(nc, "BIG")
+        begun = await download.begin()
+        with path.open("wb") as file:
+            async for chunk in download.chunks():
+                file.write(chunk)
+        return begun
+
+    async def back(nc: Client, begun: dict[str, Any]) -> dict[str, Any]:
+        async def pieces() -> AsyncIterator[bytes]:
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    yield piece
+
+        return await upload(nc, begun["config"], begun["state"], pieces())
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        await fill(nc)
+        before, _ = server.memory_mb()
+        Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # the peak from here on
+        begun = await out(nc)
+        _, peak_out = server.memory_mb()
+        assert path.stat().st_size > size * count
+        await api_request(nc, "STREAM.DELETE.BIG")
+        before_back, _ = server.memory_mb()
+        Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+        info = await back(nc, begun)
+        _, peak_back = server.memory_mb()
+        print(f"out {before:.0f} -> {peak_out:.0f} MiB, back {before_back:.0f} -> {peak_back:.0f}")
+        assert info["state"]["messages"] == count
+        assert peak_out - before < 64
+        assert peak_back - min(before, before_back) < 64
+        await nc.close()
+
+    asyncio.run(asyncio.wait_for(main(), 500))
+
+
+# --- one moment -----------------------------------------------------------------------------------
+
+
+def test_an_archive_is_of_one_moment_whatever_happens_meanwhile(
+    server: ServerProcess, run: Run
+) -> None:
+    """While a slow client takes it: publishes, deletions, a purge, consumers that come and go."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="M", subjects=["m.>"])
+        for at in range(4000):
+            await nc.publish(f"m.{at % 5}", os.urandom(3000))
+        await api_request(nc, "STREAM.INFO.M")
+        for seq in range(10, 3000, 7):
+            await nc.publish("$JS.API.STREAM.MSG.DELETE.M", json.dumps({"seq": seq}).encode())
+            await nc.publish("$JS.API.STREAM.MSG.DELETE.M", b"")
+        await nc.request("$JS.API.STREAM.MSG.DELETE.M", b'{"seq":3}', timeout=10)
+        before = await api_request(nc, "STREAM.INFO.M", {"deleted_details": True})
+        download = Download(nc, "M")
+        begun = await download.begin(chunk_bytes=64 * 1024, window_bytes=128 * 1024)
+        assert begun["state"] == {k: v for k, v in before["state"].items() if k != "deleted"}
+        chunks = download.chunks()
+        pieces = [await anext(chunks)]
+        await api_request(nc, "STREAM.PURGE.M", {"filter": "m.1"})
+        for _ in range(3000):
+            await nc.publish("m.new", os.urandom(3000))
+        await api_request(nc, "STREAM.PURGE.M", {"keep": 10})
+        pieces += [chunk async for chunk in chunks]
+        state, rows = read(b"".join(pieces))
+        deleted = set(before["state"].get("deleted") or ())
+        first, last = before["state"]["first_seq"], before["state"]["last_seq"]
+        assert [row[0] for row in rows] == [
+            seq for seq in range(first, last + 1) if seq not in deleted
+        ]
+        assert state.message_count == len(rows) and state.last_seq == last
+        assert all(len(row[4]) == 3000 for row in rows)
+        await nc.close()
+
+    run(main())
+
+
+# --- what a restored stream is --------------------------------------------------------------------
+
+
+def test_limits_times_and_ids_hold_of_what_is_restored(server: ServerProcess, run: Run) -> None:
+    """The config of the request: limits, age, TTL, sealed, memory, duplicate ids, roll-ups."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        now = time.time_ns()
+        rows: list[Row] = [
+            (seq, now - (60 - seq) * SECOND, b"%b.%d" % (b"L", seq % 3), b"", b"x" * 100)
+            for seq in range(5, 45)
+        ]
+
+        async def restored(**fields: Any) -> dict[str, Any]:
+            info = await restore(nc, config_of("L", **fields), archive_of(rows))
+            await api_request(nc, "STREAM.DELETE.L")
+            assert "did_create" not in info and "restoring" not in info["config"]
+            state: dict[str, Any] = info["state"]
+            return state
+
+        assert (await restored())["messages"] == 40
+        found = await restored(max_msgs=7)
+        assert (found["messages"], found["first_seq"], found["last_seq"]) == (7, 38, 44)
+        assert (await restored(max_msgs_per_subject=2))["messages"] == 6
+        found = await restored(max_age=35 * SECOND, duplicate_window=SECOND)
+        assert 0 < found["messages"] <= 20 and found["last_seq"] == 44
+        assert (await restored(max_age=SECOND, duplicate_window=SECOND))["messages"] == 0
+        assert (await restored(discard="new", max_msgs=3))["messages"] == 40
+        assert (await restored(retention="interest"))["messages"] == 40
+        assert (await restored(storage="memory"))["messages"] == 40
+        assert (await restored(sealed=True))["messages"] == 40
+        with pytest.raises(TransferError, match="maximum message size"):
+            await restored(max_msg_size=50)
+
+        block = b"NATS/1.0\r\nNats-TTL: %b\r\nNats-Msg-Id: %b\r\n\r\n"
+        rows[:] = [
+            (1, now - 60 * SECOND, b"L.a", block % (b"30s", b"a"), b""),
+            (2, now - 60 * SECOND, b"L.b", block % (b"1h", b"b"), b""),
+            (3, now - 60 * SECOND, b"L.c", block % (b"never", b"c"), b""),
+        ]
+        fields = {"allow_msg_ttl": True, "max_age": 50 * SECOND, "duplicate_window": 50 * SECOND}
+        found = await restored(**fields)
+        assert (found["messages"], found["first_seq"], found["last_seq"]) == (1, 3, 3)
+        found = await restored(allow_msg_ttl=True)
+        assert (found["messages"], found["first_seq"]) == (2, 2)
+        await restore(nc, config_of("L", allow_msg_ttl=True), archive_of(rows))
+        answer = await nc.request("L.b", b"again", headers={"Nats-Msg-Id": "b"}, timeout=10)
+        assert json.loads(answer.data) == {"stream": "L", "seq": 2, "duplicate": True}
+        await api_request(nc, "STREAM.DELETE.L")
+
+        found = await restore(nc, config_of("L"), archive_of([], first_seq=500, last_seq=499))
+        assert (found["state"]["first_seq"], found["state"]["last_seq"]) == (500, 499)
+        await nc.close()
+
+    run(main())
+
+
+def test_buckets_of_keys_and_of_objects_come_back(server: ServerProcess, run: Run) -> None:
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        kv = await js.create_key_value(KeyValueConfig(bucket="b", history=5))
+        for at in range(20):
+            await kv.put(f"k{at % 6}", b"v%d" % at)
+        await kv.delete("k3")
+        store = await js.create_object_store("o")
+        await store.put("large", os.urandom(400_000))
+        wanted = (await store.get("large")).data
+        for stream in ("KV_b", "OBJ_o"):
+            download = Download(nc, stream)
+            begun = await download.begin()
+            blob = b"".join([chunk async for chunk in download.chunks()])
+            await api_request(nc, f"STREAM.DELETE.{stream}")
+            await restore(nc, begun["config"], blob)
+        kv = await js.key_value("b")
+        assert [(await kv.get("k5")).value, (await kv.get("k5")).revision] == [b"v17", 18]
+        assert len(await kv.history("k0")) == 4
+        assert sorted(await kv.keys()) == ["k0", "k1", "k2", "k4", "k5"]
+        assert (await (await js.object_store("o")).get("large")).data == wanted
+        await nc.close()
+
+    run(main())
+
+
+# --- trouble --------------------------------------------------------------------------------------
+
+
+def test_an_upload_that_ends_too_early_leaves_nothing(make_server: Start, run: Run) -> None:
+    """Damaged, cut off, without a client, over a kill: nobody ever sees the stream."""
+    rows: list[Row] = [(seq, seq, b"U.a", b"", os.urandom(5000)) for seq in range(1, 400)]
+    blob = archive_of(rows)
+    server = make_server()
+    server.start()
+
+    async def half(nc: Client) -> str:
+        begun = await api_request(nc, "STREAM.RESTORE.U", {"config": config_of("U")})
+        subject: str = begun["deliver_subject"]
+        answer = await nc.request(subject, blob[: len(blob) // 2], timeout=20)
+        assert answer.data == b""
+        return subject
+
+    async def damaged() -> None:
+        nc = await nats.connect(server.url)
+        changed = bytearray(blob)
+        changed[len(blob) // 2] ^= 1
+        with pytest.raises(TransferError, match="10062"):
+            await restore(nc, config_of("U"), bytes(changed))
+        with pytest.raises(TransferError, match="10062"):
+            await restore(nc, config_of("U"), blob[:-3])
+        with pytest.raises(TransferError, match="10062"):
+            await restore(nc, config_of("U"), b"")
+        assert (await api_request(nc, "STREAM.NAMES"))["streams"] is None
+        # While it is under way it is no stream, but its name and its subjects are taken.
+        await half(nc)
+        for subject in ("STREAM.INFO.U", "CONSUMER.NAMES.U", "STREAM.PURGE.U"):
+            with pytest.raises(TransferError, match="10059"):
+                await api_request(nc, subject)
+        assert (await api_request(nc, "STREAM.NAMES"))["streams"] is None
+        with pytest.raises(nats.errors.NoRespondersError):
+            await nc.request("U.a", b"x", timeout=5)
+        for other in ("U", "V"):
+            with pytest.raises(TransferError, match=r"10058|10065"):
+                wanted = config_of(other, subjects=["U.>"])
+                await api_request(nc, f"STREAM.CREATE.{other}", wanted)
+        await until(lambda: is_free(nc, "U"), "it was never taken away")
+        await nc.close()
+
+    async def killed() -> None:
+        nc = await nats.connect(server.url)
+        await half(nc)
+        await api_request(nc, "STREAM.DELETE.U")  # an operator may
+        assert await is_free(nc, "U")
+        await half(nc)
+        await nc.close()
+        server.kill()
+        server.start()
+        nc = await nats.connect(server.url)
+        await until(lambda: is_free(nc, "U"), "it outlived the server")
+        assert (await restore(nc, config_of("U"), blob))["state"]["messages"] == len(rows)
+        server.kill()
+        server.start()
+        await until(lambda: is_answering(nc), "no answer")
+        assert (await api_request(nc, "STREAM.INFO.U"))["state"]["messages"] == len(rows)
+        await nc.close()
+
+    run(damaged())
+    run(killed())
+
+
+async def is_answering(nc: Client) -> bool:
+    try:
+        await api_request(nc, "INFO")
+    except TransferError:
+        return False
+    return True
+
+
+def test_a_client_that_does_not_ack_is_left(server: ServerProcess, run: Run) -> None:
+    """408, and why; the same where nobody listens any more; then blocks are free to go again."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="F", subjects=["f"])
+        for _ in range(50):
+            await js.publish("f", os.urandom(20_000))
+        sub = await nc.subscribe("archive.here")
+        wanted = {"deliver_subject": "archive.here", "chunk_size": 65536, "window_size": 131072}
+        await api_request(nc, "STREAM.SNAPSHOT.F", wanted)
+        got = [await sub.next_msg(timeout=20) for _ in range(3)]
+        assert [len(msg.data) for msg in got] == [65536, 65536, 0]
+        assert got[0].reply.startswith("$JS.SNAPSHOT.ACK.F.") and got[0].reply.endswith(".65536.1")
+        assert got[2].headers == {"Status": "408", "Description": "No Flow Response"}
+        await nc.close()
+
+    run(main())
+
+
+def test_advisories_tell_of_snapshots_and_restores(server: ServerProcess, run: Run) -> None:
+    """All four, each with the stream and the client."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url, name="backup")
+        js = nc.jetstream()
+        sub = await nc.subscribe("$JS.EVENT.ADVISORY.STREAM.*.ADV")
+        await js.add_stream(name="ADV", subjects=["adv"])
+        await js.publish("adv", b"x")
+        download = Download(nc, "ADV")
+        begun = await download.begin()
+        blob = b"".join([chunk async for chunk in download.chunks()])
+        await api_request(nc, "STREAM.DELETE.ADV")
+        await restore(nc, begun["config"], blob)
+        kinds: dict[str, Any] = {}
+        while "restore_complete" not in kinds:
+            advisory = json.loads((await sub.next_msg(timeout=10)).data)
+            kinds[advisory["type"].rpartition(".")[2]] = advisory
+        for kind in ("snapshot_create", "snapshot_complete", "restore_create", "restore_complete"):
+            assert kinds[kind]["stream"] == "ADV" and kinds[kind]["client"]["name"] == "backup"
+        assert kinds["restore_complete"]["bytes"] == len(blob)
+        assert kinds["snapshot_create"]["state"]["messages"] == 1
+        await nc.close()
+
+    run(main())
+
+
+@pytest.mark.timeout(300)
+def test_a_leader_that_is_lost_takes_the_upload_with_it(make_cluster: MakeCluster) -> None:
+    """Three replicas: killed in the middle of an upload, its leader is not missed. The client
+    hears no more, nothing is left, and the next try succeeds, on all replicas alike."""
+    cluster = make_cluster()
+    rows: list[Row] = [(seq, seq, b"K.a", b"", os.urandom(20_000)) for seq in range(1, 90)]
+    blob = archive_of(rows)
+    config = config_of("K", num_replicas=3)
+
+    async def main() -> None:
+        nc = await nats.connect(cluster.urls[0])
+        begun = await api_request(nc, "STREAM.RESTORE.K", {"config": config})
+        await nc.request(begun["deliver_subject"], blob[: len(blob) // 2], timeout=30)
+        leader = cluster.leader("K")
+        await nc.close()
+        cluster.kill(leader)
+        other = next(node for name, node in cluster.nodes.items() if name != leader)
+        nc = await nats.connect(other.url)
+        await until(lambda: is_free(nc, "K", num_replicas=1), "it outlived its upload")
+        cluster.nodes[leader].start()
+        cluster.wait_healthy(cluster.nodes[leader])
+        info = await restore(nc, config, blob)
+        assert info["state"]["messages"] == len(rows)
+        cluster.wait_until(lambda: cluster.is_whole("K"), "the replicas are not alike")
+        await nc.close()
+
+    asyncio.run(asyncio.wait_for(main(), 250))
