@@ -62,6 +62,8 @@ _ADMINISTRATIVE: Final = (
     "STREAM.PEER.EVACUATE",
     "STREAM.CANCEL_MOVE",
 )
+# What the system account may ask for, which has no JetStream of its own.
+_OF_SERVERS: Final = (b"$JS.API.META.", b"$JS.API.SERVER.")
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
 _PAGED: Final[Document] = {"total": 0, "offset": 0, "limit": 0}
 
@@ -336,7 +338,8 @@ class Router:
         request = self._request(context, subject, reply, headers, payload, client)
         if request is None:
             return
-        if context.jetstream() is None:
+        is_of_servers = account == self._accounts.system_account and subject.startswith(_OF_SERVERS)
+        if context.jetstream() is None and not is_of_servers:
             self._accounts.when_settled(account, partial(self._handle_settled, request))
         else:
             self._handle(request)

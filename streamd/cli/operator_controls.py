@@ -61,4 +61,5 @@ class OperatorControls:
         return scrubber.status._asdict() | {
             "damages": node.health.counts()["damages"],
             "damaged": reasons,
+            "failed": {stream_label(key): text for key, text in sorted(node.failed.items())},
         }

@@ -92,10 +92,16 @@ class Link:
         raise CtlError(f"{name}: more than {_PAGES_MAX} pages")
 
     async def survey(
-        self, subject: str, body: Body | None = None, *, expected: int = 0, first_s: float = 0.0
+        self,
+        subject: str,
+        body: Body | None = None,
+        *,
+        expected: int = 0,
+        told: Callable[[Any], int] = lambda _: 0,
     ) -> list[Any]:
-        """Return the answers of several servers to one request: as many as expected, or all that
-        come until it is quiet. Raises CtlError if the account may not ask that."""
+        """Return the answers of several servers to one request: as many as expected, or as an
+        answer has `told` that there are, or all that come until it is quiet. Raises CtlError if the
+        account may not ask that."""
         answers: list[Any] = []
         came = asyncio.Event()
 
@@ -107,7 +113,7 @@ class Link:
         inbox = self.nc.new_inbox()
         subscription = await self.nc.subscribe(inbox, cb=take)
         await self.nc.publish(subject, json.dumps(body or {}).encode(), reply=inbox)
-        wait_s = first_s or self.settings.timeout_s
+        wait_s = self.settings.timeout_s
         while not expected or len(answers) < expected:
             came.clear()
             try:
@@ -117,6 +123,7 @@ class Link:
                 break
             if not answers:
                 break
+            expected = expected or told(answers[-1])
             wait_s = max(_QUIET_S, self.settings.timeout_s / 5) if expected else _QUIET_S
         await subscription.unsubscribe()
         if not answers:

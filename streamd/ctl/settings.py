@@ -77,7 +77,7 @@ def flag_options(*, is_root: bool) -> list[click.Parameter]:
     are shown by `--help`."""
     made: list[click.Parameter] = [
         click.Option(
-            flags,
+            (f"given_{field}", *flags),  # no verb has an argument of such a name
             envvar=variable if is_root else None,
             show_envvar=is_root,
             help=text,
@@ -90,7 +90,7 @@ def flag_options(*, is_root: bool) -> list[click.Parameter]:
     ]
     made.append(
         click.Option(
-            ("--tlsfirst",),
+            ("given_tls_first", "--tlsfirst"),
             is_flag=True,
             default=None,
             help="shake hands for TLS before the server has said anything",
@@ -101,7 +101,7 @@ def flag_options(*, is_root: bool) -> list[click.Parameter]:
     )
     made.append(
         click.Option(
-            ("-o", "--output"),
+            ("given_output", "-o", "--output"),
             type=click.Choice(FORMATS),
             default=None,
             help="tables for people, JSON or YAML for scripts [default: table]",

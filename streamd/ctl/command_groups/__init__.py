@@ -19,6 +19,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tail": ("follow_verbs", "show a stream's messages, and follow it"),
     "request": ("request_verbs", "ask a service"),
     "reply": ("request_verbs", "answer requests"),
+    "server": ("server_verbs", "servers: list, info, report, step-down, drain"),
+    "scrub": ("scrub_verb", "verify every file of running servers now"),
     "cluster": ("cluster_verbs", "a cluster on this machine: up, status, logs, restart, down"),
     "health": ("health_verb", "health of one server, as an exit status"),
     "context": ("context_verbs", "named servers and credentials: save, select, show"),
@@ -28,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 TOP_LEVEL: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Streams and consumers", ("stream", "consumer", "lag", "kv", "object")),
     ("Messages", ("pub", "sub", "tail", "request", "reply")),
-    ("Servers", ("cluster", "health")),
+    ("Servers", ("server", "scrub", "cluster", "health")),
     ("Data directories", ("discarded",)),
     ("This program", ("context", "completion")),
 )

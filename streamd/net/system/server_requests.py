@@ -2,8 +2,8 @@
 
 Each answers with a document of the monitoring port, but for these: IDZ is bare and has no filter,
 STATSZ has a key of its own and is broadcast if nobody is named who wants it, and RELOAD, KICK and
-LDM, to one server alone, change something. STREAMD.DRAIN and STREAMD.SCRUB, likewise, nats-server
-does not have.
+LDM, to one server alone, change something. STREAMD.DRAIN and STREAMD.SCRUB, likewise,
+and STREAMD.REPLICAS, which is JSZ with digests of replicas, are not nats-server's.
 """
 
 from __future__ import annotations
@@ -266,6 +266,9 @@ JSZ_NAMES: Final = {
     "stream_leader_only": "stream-leader-only",
     **_PAGE_NAMES,
 }
+REPLICAS: Final = event_shape("Replicas", {"account": "string", **_PAGE})
+REPLICAS_NAMES: Final = {"account": "acc", **_PAGE_NAMES}
+_DIGESTS: Final = dict.fromkeys(("accounts", "streams", "config", "digest"), "1")
 _HEALTH_WORDS: Final = ("js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 _HEALTH_NAMES: Final = ("account", "stream", "consumer")
 
@@ -282,6 +285,9 @@ def kinds_of(monitoring: Monitoring) -> dict[str, Kind]:
     )
     profiles: dict[str, FieldType] = {"name": "string", "debug": "int", "duration": "time.Duration"}
     return {
+        "STREAMD.REPLICAS": Kind(
+            REPLICAS, REPLICAS_NAMES, lambda query: m.jsz({**query, **_DIGESTS})
+        ),
         "VARZ": Kind(event_shape("Varz", {}), {}, m.varz),
         "SUBSZ": Kind(SUBSZ, SUBSZ_NAMES, m.subsz),
         "CONNZ": Kind(CONNZ, CONNZ_NAMES, lambda query: _connections(m, query)),
@@ -329,6 +335,10 @@ def _connections(monitoring: Monitoring, query: Query) -> Steps[Document]:
     if query.get("filter_subject") and not query.get("acc"):
         raise BadQuery("filter by subject only valid with account filtering")
     return (yield from monitoring.connz(connz_query(query)))
+
+
+def _digested(query: Query) -> Query:
+    return {**query, **_DIGESTS}
 
 
 def _with_detail(query: Query) -> Query:

@@ -117,6 +117,19 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def admin(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> Ctl:
+    """Runs the program at the shared cluster as a user of the system account."""
+
+    def run(*words: str, stdin: str = "") -> Outcome:
+        with monkeypatch.context() as changed:
+            changed.setenv("NATS_USER", "admin")
+            changed.setenv("NATS_PASSWORD", "p")
+            return ctl(*words, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture
 def ctl(shared_cluster: ClusterProcess, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Ctl:
     """Runs the program at the shared cluster."""
     monkeypatch.setenv("NATS_URL", ",".join(shared_cluster.urls))

@@ -123,8 +123,11 @@ def test_no_cluster_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixtu
         LocalCluster.load(tmp_path)
 
 
-def test_status_of_a_stopped_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_stopped_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A line per node, status 1; `down` has nothing to do."""
+    monkeypatch.setenv("COLUMNS", "120")
     LocalCluster.create(tmp_path, Ports())
     assert ctl.main(["cluster", "status", "--dir", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
