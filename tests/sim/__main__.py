@@ -1,5 +1,5 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
-[--harsh | --varied | --disks | --sizes | --growth | --tails]
+[--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -25,6 +25,7 @@ from tests.sim.faults import (
     SINGLE,
     DirectedWorld,
     disks_world,
+    encrypted_world,
     growth_world,
     harsh_world,
     sizes_world,
@@ -142,6 +143,7 @@ GROWTH_DEEDS = (
 # Kinds of worlds.
 PLAIN, HARSH, VARIED = "plain", "harsh", "varied"
 DISKS, SIZES, GROWTH = "disks", "sizes", "growth"
+ENCRYPTED = "encrypted"
 TAILS = "tails"  # of what was acknowledged and is lost
 
 
@@ -194,6 +196,11 @@ def run_harsh_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, world=harsh_world(seed))
 
 
+def run_encrypted_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_harsh_seed`, where all files are encrypted and sealed blocks packed."""
+    return run_seed(seed, is_verbose=is_verbose, world=encrypted_world(seed))
+
+
 def run_varied_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     """As `run_seed`, with streams and consumers of many kinds."""
     return run_seed(seed, is_verbose=is_verbose, is_varied=True)
@@ -232,6 +239,7 @@ RUN: dict[str, Callable[..., Outcome]] = {
     SIZES: run_sizes_seed,
     GROWTH: run_growth_seed,
     TAILS: run_tails_seed,
+    ENCRYPTED: run_encrypted_seed,
 }
 
 
@@ -263,7 +271,7 @@ class Campaign:
 
     def missing(self) -> list[str]:
         """Faults, deeds and points that never happened."""
-        if self.kind == HARSH:
+        if self.kind in (HARSH, ENCRYPTED):
             return []
         if self.kind != PLAIN:
             wanted = _DEEDS_OF[self.kind]
@@ -311,6 +319,7 @@ def main() -> int:
     parser.add_argument("--sizes", action="store_true", help="streams grow, shrink and move")
     parser.add_argument("--growth", action="store_true", help="new replicas or leaders are lost")
     parser.add_argument("--tails", action="store_true", help="what was acknowledged is lost")
+    parser.add_argument("--encrypted", action="store_true", help="harsh, with encrypted disks")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()

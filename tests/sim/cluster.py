@@ -17,6 +17,7 @@ from streamd.node.groups.monitor import Monitor
 from streamd.node.stream_groups import delivery_hub
 from streamd.store.blocks import block_writer
 from streamd.store.blocks.tail_cache import CacheBudget, TailCache
+from streamd.store.frames.keyring import EncryptionKeys
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.drain import Drain
@@ -80,6 +81,8 @@ class SimCluster:
             self.clients[name] = self.make_client(name)
         if directed is not None and directed.is_growing:
             self.checkers.ack_disks = AckDisks(self)
+        if directed is not None and directed.is_encrypted:
+            self._encrypt()
         self.faults = Faults(self, directed)
         self.duration_us = rng.choice((6, 10, 15)) * SECOND
         for host in self.hosts.values():
@@ -198,6 +201,14 @@ class SimCluster:
         return on_send
 
     # --- a run ------------------------------------------------------------------------------
+
+    def _encrypt(self) -> None:
+        """Have all nodes keep their files encrypted, each with a key of its own, and streams their
+        blocks packed."""
+        for name, host in self.hosts.items():
+            host.encryption = EncryptionKeys("chacha", f"key of {name}", scrypt_n=2)
+        for config in self.plan.configs.values():
+            config["compression"] = "s2"
 
     def run(self) -> None:
         """Everything. Raises Violation."""

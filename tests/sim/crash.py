@@ -16,6 +16,7 @@ import argparse
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -102,8 +103,9 @@ class Publisher:
 class Campaign:
     """One seed: one disk, many lives of a node."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, seen_through: Callable[[SimDisk], Any] | None = None) -> None:
         self.seed = seed
+        self.seen_through = seen_through  # of each life anew: an encrypted disk, blocks are packed
         self.rng = random.Random(f"crash/{seed}")
         self.disk = SimDisk(seed)
         self.clock = SimClock()
@@ -261,8 +263,12 @@ class Campaign:
         return SimThread(is_quick=self.seed % 2 == 1)
 
     def _start(self, wires: SimWires) -> SimNode:
+        disk: Any = self.disk
+        if self.seen_through is not None:
+            disk = self.seen_through(disk)
         return SimNode(
-            self.disk, self._make_thread, clock=self.clock, rng=self.rng, config=self.config,
+            disk, self._make_thread, packs=self.seen_through is not None,
+            clock=self.clock, rng=self.rng, config=self.config,
             wires=wires, oracle=self.oracle, segment_bytes=SEGMENT_BYTES, block_bytes=BLOCK_BYTES,
         )  # fmt: skip
 
@@ -307,21 +313,32 @@ def SimThreadOf(post: Any) -> SimThread:
     return SimThread()
 
 
-def run(first_seed: int, points: int, crashes_per_seed: int = 12) -> Counter[str]:
+def run(
+    first_seed: int,
+    points: int,
+    crashes_per_seed: int = 12,
+    *,
+    seen_through: Callable[[SimDisk], Any] | None = None,
+) -> Counter[str]:
     """Crash at `points` points; return what happened how often."""
     with ExitStack() as stack:
         for name, value in (("LOOK", 5), ("AFTER", 20), ("PAUSE", 5)):
             stack.enter_context(patch.object(limits, f"REWRITE_{name}_MS", value))
         for name, value in (("MSGS", 20), ("ROWS", 50)):
             stack.enter_context(patch.object(limits, f"TRIM_{name}", value))
-        return _run(first_seed, points, crashes_per_seed)
+        return _run(first_seed, points, crashes_per_seed, seen_through)
 
 
-def _run(first_seed: int, points: int, crashes_per_seed: int) -> Counter[str]:
+def _run(
+    first_seed: int,
+    points: int,
+    crashes_per_seed: int,
+    seen_through: Callable[[SimDisk], Any] | None,
+) -> Counter[str]:
     counts: Counter[str] = Counter()
     seed = first_seed
     while counts["crashes"] < points:
-        campaign = Campaign(seed)
+        campaign = Campaign(seed, seen_through=seen_through)
         try:
             for _ in range(crashes_per_seed):
                 campaign.live(campaign.rng.randint(1, 400))

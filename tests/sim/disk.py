@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from streamd.store.frames.keyring import Keyring
 from streamd.types import Buffer
 
 _BY_NAME = ("open", "link", "mkdir", "replace", "unlink", "remove_tree")
@@ -100,6 +101,7 @@ class SimDisk:
         self._has_links = False
         self._births: dict[str, int] = {}  # what `identity` said of a path
         self._next_birth = 1
+        self.keys: Keyring | None = None  # of what is encrypted on it; for those who look into it
 
     # --- faults -----------------------------------------------------------------------------
 

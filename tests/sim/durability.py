@@ -19,8 +19,10 @@ from streamd.machine.meta import StreamAsset
 from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, VoteReply
 from streamd.store.blocks import snapshots
+from streamd.store.blocks.footer import TRAILER_BYTES, footer_length
 from streamd.store.blocks.record_format import REWRITTEN, block_number
 from streamd.types import META_UID, Entry, Index, NodeId, Term, Uid
+from tests.sim.decrypted import durable_content
 from tests.sim.disk import SimDisk
 from tests.sim.durable import durable_groups
 from tests.sim.host import ROOT
@@ -157,15 +159,16 @@ class Durability:
 
     def on_release(self, disk: SimDisk, uid: Uid, index: Index) -> None:
         """The log lets go of entries: a durable snapshot, and the blocks it rests on, have them."""
+        disk = getattr(disk, "inner", disk)  # as the log sees it, it may be encrypted
         name = self._names.get(id(disk), "?")
         kind = "meta" if uid == META_UID else "stream"
         folder = _folder(uid)
         if index == 0 or self._is_in_memory(uid) or name in self._rotten:
             return
-        view = disk.durable_view(f"{folder}/{kind}-{index:016x}.snap")
-        need(view is not None, f"{name}/{uid} releases {index} without a durable snapshot of it")
-        assert view is not None
-        snapshot = snapshots.decode(bytes(view[1]), name="snapshot", group=uid)
+        saved = durable_content(disk, f"{folder}/{kind}-{index:016x}.snap")
+        need(saved is not None, f"{name}/{uid} releases {index} without a durable snapshot of it")
+        assert saved is not None
+        snapshot = snapshots.decode(bytes(saved), name="snapshot", group=uid)
         self._world.counts["releases checked"] += 1
         last_block, offset = snapshot.tail
         for path in disk.paths:
@@ -176,6 +179,11 @@ class Durability:
                 if block > REWRITTEN + index:
                     continue
             elif block > last_block:
+                continue
+            if disk.keys is not None:
+                held = durable_content(disk, path) or b""
+                is_whole = len(held) >= offset if block == last_block else _has_footer(held)
+                need(is_whole, f"{name}/{uid} releases {index}: block {block} is not durable")
                 continue
             have, want = disk.durable_contents(path), disk.contents(path)
             end = offset if block == last_block else len(want)
@@ -213,17 +221,21 @@ class Durability:
         return any(_is_entry(view, at) for view in _segments(disk) for at in _places(view, record))
 
 
+def _has_footer(block: bytes | bytearray) -> bool:
+    return footer_length(bytes(block[-TRAILER_BYTES:])) > 0
+
+
 def _folder(uid: Uid) -> str:
     return f"{ROOT}/meta" if uid == META_UID else f"{ROOT}/streams/{uid}"
 
 
 def _segments(disk: SimDisk) -> list[bytearray]:
     views = [
-        disk.durable_view(path)
+        durable_content(disk, path)
         for path in reversed(disk.durable_paths)
         if path.startswith(_WAL + "/") and path.endswith(".wal")
     ]
-    return [view[1] for view in views if view is not None]
+    return [view for view in views if view is not None]
 
 
 def _finds(disk: SimDisk, uid: Uid, index: Index) -> bool:

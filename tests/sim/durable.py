@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.wal_format import SUFFIX
 from streamd.types import HardState, Index, Term, Uid
+from tests.sim.decrypted import durable_content
 from tests.sim.disk import SimDisk
 
 
@@ -85,9 +86,8 @@ class _Log:
         for no in numbers:
             if no < self.no:
                 continue
-            view = disk.durable_view(f"{prefix}{no:016x}{SUFFIX}")
-            assert view is not None
-            _, content = view
+            content = durable_content(disk, f"{prefix}{no:016x}{SUFFIX}")
+            assert content is not None
             if no != self.no:
                 header = wf.decode_segment_header(bytes(content[: wf.SEGMENT_HEADER_BYTES]))
                 if header is None or header.segment_no != no:

@@ -102,6 +102,12 @@ class DirectedWorld(NamedTuple):
     has_two_disks: bool = False  # blocks are written soon, read back often, and may queue up
     is_growing: bool = False  # on how many disks acks are is looked at (`growth`)
     is_varied: bool = False  # clients do all that varied ones do
+    is_encrypted: bool = False  # files are, and the blocks of streams are packed
+
+
+def encrypted_world(seed: int) -> DirectedWorld:
+    """A harsh world of nodes with encrypted disks."""
+    return harsh_world(seed)._replace(is_encrypted=True)
 
 
 def harsh_world(seed: int) -> DirectedWorld:

@@ -19,6 +19,7 @@ from streamd.node.local_node import LocalNode
 from streamd.node.node_options import NodeOptions
 from streamd.node.ports import Clock
 from streamd.store.disk import Disk
+from streamd.store.frames.keyring import EncryptionKeys
 from streamd.types import NodeId
 from tests.sim.disk import SimCrash, SimDisk
 from tests.sim.net import SimNet, SimPeers
@@ -220,6 +221,7 @@ class SimProcess:
             server_name=self.name,
             cluster_name="sim" if len(host.names) > 1 else "",
             accepts_loss=host.accepts_loss,
+            encryption=host.encryption,
         )
         log = HostLog(self)
         self.node = LocalNode(options, self.wires, env=self, log=log, on_fatal=self._on_fatal)
@@ -305,6 +307,9 @@ class SimProcess:
 
         try:
             self.node.start(started)
+            if self.host.encryption is not None:  # for the checks that look into the disk
+                framed: Any = self.node.parts.context.env.disk
+                self.host.disk.keys = framed._keys
         except (StreamdError, OSError) as err:
             self.host.start_failed(err)
             return
@@ -357,6 +362,7 @@ class Host:
         self.failures: list[str] = []  # why it could not start, or could not go on
         self.excused_until_us = 0  # until then a fault explains why it can't start or go on
         self.restart_wanted = True
+        self.encryption: EncryptionKeys | None = None
         self.accepts_loss = False  # of processes from now on: they start with --accept-loss
         self._points_seen = 0
         # Given by the cluster.

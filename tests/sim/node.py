@@ -134,6 +134,7 @@ class SimNode:
         oracle: dict[Index, Entry],
         segment_bytes: int,
         block_bytes: int,
+        packs: bool = False,
     ) -> None:
         self.clock = clock
         self.loop = SimLoop(clock)
@@ -167,6 +168,7 @@ class SimNode:
             )  # fmt: skip
             self.store.disown(block.block_no for block in machine.index.blocks)
             index, term, chain = snapshot.index, snapshot.term, snapshot.chain
+        self.store.begin_packing(lambda: packs)
         wal = self.wal
 
         class Reader:

@@ -13,6 +13,8 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.store.wal import wal_format as wf
+from tests.sim.decrypted import decrypted
+from tests.sim.disk import SimDisk
 from tests.sim.host import ROOT
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class Rot:
             if view is None or not path.startswith(folders) or not path.endswith(suffix):
                 continue
             if suffix == ".wal":
-                end = _proven_end(view[1])
+                end = _proven_end_in_file(disk, path, view[1])
             else:
                 end = len(view[1].rstrip(b"\0"))
             if end and disk.contents(path)[:end] == view[1][:end]:
@@ -79,6 +81,15 @@ class Rot:
         disk.flip(path, offset, self._rng.randint(1, 255))
         self._spot = _Spot(host, path, content, offset, content[offset])
         return f"{host.name} {path} {offset} of {end}"
+
+
+def _proven_end_in_file(disk: SimDisk, path: str, raw: bytearray) -> int:
+    """`_proven_end`, in the bytes of the file."""
+    if disk.keys is None:
+        return _proven_end(raw)
+    file = decrypted(disk, path, raw)
+    proven = _proven_end(file.content)
+    return max((at for content_end, at in file.ends if content_end <= proven), default=0)
 
 
 def _proven_end(content: bytearray) -> int:

@@ -82,6 +82,7 @@ class _File:
         "lock",
         "map",
         "next_seq",
+        "open_count",
         "prepared_to",
     )
     _generations = itertools.count(1)
@@ -95,6 +96,7 @@ class _File:
         self.map = FrameMap()
         self.end = ff.FRAMES_AT
         self.next_seq = 1
+        self.open_count = 0
         self.prepared_to = 0  # zeroed or reserved up to here
         self.has_header = has_header
 
@@ -191,12 +193,18 @@ class FramedDisk:
             self.inner.close(fd)
             raise
         if file is not None:
+            with self._mutex:
+                file.open_count += 1
             self._files[fd] = file
         return fd
 
     def close(self, fd: int) -> None:
-        self._files.pop(fd, None)  # before another thread is given this number
+        file = self._files.pop(fd, None)  # before another thread is given this number
         self.inner.close(fd)
+        if file is not None:
+            with self._mutex:
+                file.open_count -= 1
+                self._forget_closed()
 
     def size(self, fd: int) -> int:
         file = self._files.get(fd)
@@ -262,7 +270,8 @@ class FramedDisk:
             del frames[kept:]
             file.end, file.prepared_to = end, min(file.prepared_to, end)
             # Frames that are left may hold bytes behind the new end, covered or not.
-            is_said = size == max((one.start + one.size for one in frames), default=0)
+            ends = [one.start + one.size for one in frames]
+            is_said = size == max(ends, default=0) and all(one.size for one in frames)
             file.map.end_at(size)
         if not is_said:
             self._append(fd, file, [(ff.END, size, b"")])
@@ -415,6 +424,24 @@ class FramedDisk:
     def _write_header(self, fd: int, file: _File) -> None:
         self.inner.pwrite(fd, ff.encode_file_header(file.header), 0)
         file.has_header = True
+        self._remember(file)
+
+    def _remember(self, file: _File) -> None:
+        """Keep the one map of a file: all that have it open, or open it later, share it."""
+        with self._mutex:
+            self._known[file.header.salt] = file
+            self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        """Keep a bounded number of maps. One that is in use is not forgotten: there must not be
+        two of one file, for what one writer adds is in his alone."""
+        if len(self._known) <= MAPS_MAX:
+            return
+        for salt, file in list(self._known.items()):
+            if not file.open_count:
+                del self._known[salt]
+                if len(self._known) <= MAPS_MAX:
+                    return
 
     def _check_changeable(self, file: _File) -> None:
         if file.header.codec:
@@ -449,24 +476,24 @@ class FramedDisk:
             file = self._known.get(header.salt)
             if file is not None:
                 self._known.move_to_end(header.salt)
-        if file is None or not self._is_same(fd, file, physical):
+        if file is None or not (file.open_count or self._is_same(fd, file, physical)):
             file = _File(header, self._aead_of(header), has_header=True)
             if not header.codec or not self._load_table(fd, file, physical):
                 self._scan(fd, file, physical)
-            with self._mutex:
-                self._known[header.salt] = file
-                while len(self._known) > MAPS_MAX:
-                    self._known.popitem(last=False)
+            self._remember(file)
         return file
 
     def _is_same(self, fd: int, file: _File, physical: int) -> bool:
-        """Return True if the file still ends with the frame that its map ends with."""
-        with file.lock:
-            if physical < file.end:
-                return False
-            last = file.map.frames[-1] if file.map.frames else None
-        if last is None:
+        """Return True if a file that nobody has open still ends with the frame that its map ends
+        with, and with no other: it may be a copy."""
+        if physical < file.end and file.map.frames:
+            return False
+        after = ff.decode_frame_header(self.inner.pread(fd, ff.FRAME_HEADER_BYTES, file.end))
+        if after is not None and after.seq >= file.next_seq:
+            return False
+        if not file.map.frames:
             return True
+        last = file.map.frames[-1]
         head = ff.decode_frame_header(self.inner.pread(fd, ff.FRAME_HEADER_BYTES, last.at))
         return head is not None and head.seq == last.seq
 

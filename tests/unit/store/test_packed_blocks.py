@@ -128,7 +128,7 @@ def test_sealed_blocks_are_packed_and_the_tail_block_is_not() -> None:
     assert not [name for name in bed.disk.listdir(DIRECTORY) if name.endswith(".tmp")]
 
 
-def test_packing_that_is_switched_on_takes_in_the_blocks_there_are_with_the_next_snapshot() -> None:
+def test_packing_that_is_switched_on_takes_in_the_blocks_there_are() -> None:
     """Off: plain. On: the next snapshot packs them. Off again: they stay, new ones are plain."""
     bed = Bed(is_on=False)
     bed.snapshot(1)
