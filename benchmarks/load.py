@@ -16,13 +16,14 @@ import json
 import random
 import re
 import select
-import socket
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from benchmarks.doors import Door
 
 CONNECT = (
     b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,'
@@ -46,13 +47,15 @@ class LoadError(Exception):
 class Link:
     """Raw client connection: non-blocking, with the bytes that could not be sent yet."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 10)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    door = Door({})  # of all links of this process
+
+    def __init__(self, port: int, *, is_reader: bool = False) -> None:
+        """`is_reader`: it only receives; behind some doors it is another user."""
+        self.socket = self.door.open(port)
         info = self.socket.recv(65536)
         if not info.startswith(b"INFO "):
             raise LoadError(f"no INFO: {info[:80]!r}")
-        self.socket.sendall(CONNECT + b"PING\r\n")
+        self.socket.sendall(self.door.login(CONNECT, is_reader=is_reader) + b"PING\r\n")
         seen = b""
         while b"PONG\r\n" not in seen:
             seen += self.socket.recv(65536)
@@ -653,7 +656,7 @@ def get_last(
 
 def core(port: int, *, size: int, seconds: float, subscribers: int = 1) -> Figures:
     """Core pub/sub: one publisher, `subscribers` links that each get everything; deliveries/s."""
-    readers = [Link(port) for _ in range(subscribers)]
+    readers = [Link(port, is_reader=True) for _ in range(subscribers)]
     for reader in readers:
         reader.send(b"SUB core.data 1\r\nPING\r\n")
     loop = Loop(readers)
@@ -789,7 +792,9 @@ def main() -> None:
         "create_streams": create_streams,
     }
     try:
-        print(json.dumps(rows[options.row](options.port, **json.loads(options.args))))
+        arguments = json.loads(options.args)
+        Link.door = Door(arguments.pop("door", {}))
+        print(json.dumps(rows[options.row](options.port, **arguments)))
     except (LoadError, OSError) as err:
         print(json.dumps({"error": f"{type(err).__name__}: {err}"}))
         raise SystemExit(1) from err

@@ -25,6 +25,7 @@ class Row:
     reach_lazy: float = 0.0
     reach_always: float = 0.0
     is_jetstream: bool = True
+    door: str = ""  # benchmarks/doors.py; "": a plain socket, and no accounts
     is_replicated: bool = False  # three servers, a stream with three replicas
 
     @property
@@ -112,6 +113,32 @@ def _rows() -> list[Row]:
     return rows
 
 
+def _door_rows() -> list[Row]:
+    """Publish, delivery and core messages by TLS, in WebSocket frames, in an account, and from one
+    account to another. The rows without a door are what they are compared with."""
+    rows: list[Row] = []
+    doors = {"tls": "TLS", "ws": "WebSocket", "account": "in an account"}
+    for door, named in doors.items():
+        rows += [
+            Row(f"{door}_pub_async_128", f"{named}: publish async, window 1000, 128 B", "publish",
+                {"size": 128, "window": 1000}, door=door),
+            Row(f"{door}_pub_sync_128", f"{named}: publish, one in flight, 128 B", "publish",
+                {"size": 128, "window": 1}, measure="p50_us", door=door),
+            Row(f"{door}_fetch_128", f"{named}: pull, fetch 500, explicit acks, 128 B", "fetch",
+                {"size": 128}, fill=FILLS["128"], fill_size=128, door=door),
+        ]  # fmt: skip
+        for key in ("128", "16k"):
+            rows.append(
+                Row(f"{door}_core_1_1_{key}", f"{named}: core pub/sub, 1 -> 1, {SIZE_NAMES[key]}",
+                    "core", {"size": SIZES[key], "subscribers": 1}, is_jetstream=False, door=door)
+            )  # fmt: skip
+    rows.append(
+        Row("import_core_1_1_128", "core pub/sub into another account, 1 -> 1, 128 B", "core",
+            {"size": 128, "subscribers": 1}, is_jetstream=False, door="import")
+    )  # fmt: skip
+    return rows
+
+
 def _replicated_rows() -> list[Row]:
     """Three servers. Ratios of times are peer/ours, so 0.6x the peer's time reads 1.67."""
     rows = [
@@ -139,4 +166,4 @@ def _replicated_rows() -> list[Row]:
     return [replace(row, is_replicated=True) for row in rows]
 
 
-ROWS = {row.name: row for row in (*_rows(), *_replicated_rows())}
+ROWS = {row.name: row for row in (*_rows(), *_door_rows(), *_replicated_rows())}

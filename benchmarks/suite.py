@@ -18,12 +18,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import memory, replicated, report
+from benchmarks import doors, memory, replicated, report
 from benchmarks.generator import Figures, RunFailed, generate
 from benchmarks.rows import ROWS, Row
 from benchmarks.servers import (
@@ -41,25 +42,44 @@ def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
     if row.is_replicated:
         return replicated.measure(row, target, binary, seconds)
     sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")
-    with ServerProcess(binary, is_jetstream=row.is_jetstream) as server:
-        if row.call == "restart":
-            return _restart(server, row.args, sync)
-        if row.call == "idle":
-            return _idle(server, row.args, sync)
-        if row.call == "memory":
-            return memory.measure(server, row.args, sync)
-        if row.fill:
-            server.start()  # the peer would take minutes to fill in its `always` mode
-            generate(server.port, "fill", {"size": row.fill_size, "count": row.fill})
-            server.stop()
-        server.configure(sync=sync)
+    with tempfile.TemporaryDirectory(prefix="streamd-door-") as directory:
+        extra, door = doors.configure(row.door, Path(directory))
+        server = ServerProcess(binary, extra=extra, is_jetstream=row.is_jetstream)
+        with server:
+            return _measure_one(row, server, sync, door, seconds)
+
+
+def _measure_one(
+    row: Row, server: ServerProcess, sync: str, door: dict[str, Any], seconds: float
+) -> Figures:
+    if row.call == "restart":
+        return _restart(server, row.args, sync)
+    if row.call == "idle":
+        return _idle(server, row.args, sync)
+    if row.call == "memory":
+        return memory.measure(server, row.args, sync)
+    if row.fill:
+        _start(server, row)  # the peer would take minutes to fill in its `always` mode
+        generate(server.port, "fill", {"size": row.fill_size, "count": row.fill, "door": door})
+        server.stop()
+    server.configure(sync=sync)
+    _start(server, row)
+    cpu_before = server.cpu_s()
+    found = generate(server.port, row.call, {"seconds": seconds, "door": door} | row.args)
+    cpu = server.cpu_s() - cpu_before
+    found["cpu_s_per_m"] = cpu / found["count"] * 1e6
+    found["memory_mb"] = server.memory_mb()[1]
+    return found
+
+
+def _start(server: ServerProcess, row: Row) -> None:
+    """Start a server; behind a door that is not plain, its log says when it is there."""
+    if not row.door:
         server.start()
-        cpu_before = server.cpu_s()
-        found = generate(server.port, row.call, {"seconds": seconds} | row.args)
-        cpu = server.cpu_s() - cpu_before
-        found["cpu_s_per_m"] = cpu / found["count"] * 1e6
-        found["memory_mb"] = server.memory_mb()[1]
-        return found
+        return
+    before = server.log_file.read_text().count("Server is ready") if server.log_file.exists() else 0
+    server.launch()
+    server.wait_for_log("Server is ready", count=before + 1)
 
 
 def _restart(server: ServerProcess, args: dict[str, Any], sync: str) -> Figures:
