@@ -385,3 +385,14 @@ CATCHUP_VOID_S_MAX: Final = 60.0  # until a snapshot is fetched after one that c
 CATCHUP_OFFER_MS: Final = 5000  # an offer that a leader means is renewed each second or so
 CATCHUP_STATES_MAX: Final = 4  # states a leader keeps at hand for those who fetch them
 CATCHUP_MANIFEST_TURNS_MAX: Final = 8  # newer snapshots met while one manifest is being made
+
+# --- mirrors and sources ---
+ORIGIN_RETRY_MS: Final = 2_000  # between two requests for a consumer at an origin
+ORIGIN_BACKOFF_MS: Final = 10_000  # more for each request that failed, as nats-server waits
+ORIGIN_BACKOFF_MS_MAX: Final = 120_000
+ORIGIN_ANSWER_MS: Final = 30_000  # that an origin may take to answer
+ORIGIN_RESET_MS: Final = 5_000  # that a user's consumer may take
+ORIGIN_SILENT_MS: Final = 10_000  # without a message or heartbeat: the consumer is gone
+ORIGIN_FLIGHT_BYTES_MAX: Final = 64 * 1024 * 1024  # proposed and not applied: ask for no more
+ORIGIN_EARLY_MSGS_MAX: Final = 100_000  # of a consumer whose creation is not answered yet
+MIRROR_DIRECT_LAG_MAX: Final = 10  # messages; a mirror further behind answers no direct gets

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final, cast
 
 from streamd import errors, limits
-from streamd.api import account_limits, consumer_configs, decoding, infos, shapes, times
+from streamd.api import (
+    account_limits,
+    consumer_configs,
+    decoding,
+    infos,
+    shapes,
+    sourcing_consumers,
+    times,
+)
 from streamd.api.decoding import Shape, decode, decode_one, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import Request
@@ -70,6 +78,12 @@ def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> 
     handle = request.stream()
     is_pedantic = given.get("pedantic", False)
     action = given.get("action", "")
+    is_sourcing = config.get("sourcing", False)
+    if is_sourcing:
+        machine = handle.machine
+        sourcing_consumers.check_identity(request.headers, machine.created_ns)
+        suffix = consumer_configs.new_name()
+        config = sourcing_consumers.adapted(config, machine.config, suffix)
     name = config.get("name", "")
     if name:
         consumer_configs.check_name(name)
@@ -86,12 +100,24 @@ def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> 
     if existing is not None:
         _keep_pause(normal, existing)
         _keep_start_time(normal, existing)
-        _check_name_in_use(handle, normal, existing)
+        if not is_sourcing:  # else another leader of the copy takes it over
+            _check_name_in_use(handle, normal, existing)
         if action == "create" and not request.context.is_clustered:
             _check_threshold_given(handle, config, normal, existing)
 
+    def shown(consumer: Consumer) -> None:
+        headers = b""
+        if is_sourcing:
+            headers = sourcing_consumers.answer_headers(handle.machine.created_ns)
+        request.answer(infos.consumer_info(request.context, handle, consumer), headers)
+
     def created(consumer: Consumer) -> None:
-        request.answer(infos.consumer_info(request.context, handle, consumer))
+        if is_sourcing and existing is not None:
+            # It begins behind what was acknowledged, and numbers anew.
+            command = [commands.RESET_CONSUMER, request.context.clock.now_ns(), name, 0]
+            request.propose(handle, command, shown)
+        else:
+            shown(consumer)
 
     now_ns = request.context.clock.now_ns()
     most = account_limits.consumers_max(request.context, handle.machine.config)

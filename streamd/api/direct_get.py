@@ -28,10 +28,21 @@ _MALFORMED: Final = b"NATS/1.0 408 Malformed Request\r\n\r\n"
 _TOO_MANY: Final = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 
 
+def _allows(request: Request, handle: StreamHandle) -> bool:
+    """True if the stream answers direct gets, or is a mirror that was asked for its origin."""
+    config = handle.machine.config
+    if config["allow_direct"]:
+        return True
+    mirror = config["mirror"]
+    if mirror is None or not config["mirror_direct"]:
+        return False
+    return request.subject.split(b".")[4] == mirror.get("name", "").encode()
+
+
 def get(request: Request) -> None:
     """`DIRECT.GET.<stream>` with a request, or `DIRECT.GET.<stream>.<subject>` for its last."""
     handle = request.replica()
-    if handle is None or not handle.machine.config["allow_direct"]:
+    if handle is None or not _allows(request, handle):
         request.no_responders()
         return
     wanted: Document = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from streamd import limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
-from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.consumers.consumer import Consumer
-from streamd.node.ports import ConsumerView, StreamHandle
+from streamd.machine.streams.origins import MIRROR, index_name
+from streamd.node.ports import ConsumerView, OriginInfo, StreamHandle
 from streamd.types import Document
 
 
@@ -28,8 +31,38 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
         info["domain"] = context.domain
     if context.is_clustered:
         info["cluster"] = cluster_infos.cluster_block(context.node, handle.uid, machine.config)
+    if machine.config.get("mirror") or machine.config.get("sources"):
+        info |= _origins(machine.config, handle.origin_infos())
     info["ts"] = times.format_ns(context.clock.now_ns())
     return info
+
+
+def _origins(config: StreamConfig, infos: Mapping[str, OriginInfo]) -> Document:
+    """Return `mirror` or `sources` of a StreamInfo."""
+    mirror = config.get("mirror")
+    if mirror:
+        return {"mirror": _origin(mirror, infos.get(MIRROR), has_seq=False)}
+    sources = config.get("sources") or []
+    return {
+        "sources": [_origin(each, infos.get(index_name(each)), has_seq=True) for each in sources]
+    }
+
+
+def _origin(source: StreamSource, info: OriginInfo | None, *, has_seq: bool) -> Document:
+    shown: Document = {"name": source.get("name", "")}
+    if "external" in source:
+        shown["external"] = source["external"]
+    shown["lag"] = info.lag if info is not None else 0
+    if has_seq and info is not None and info.seq:
+        shown["seq"] = info.seq
+    shown["active"] = info.active_ns if info is not None else -1
+    if info is not None and info.error:
+        shown["error"] = info.error
+    if source.get("filter_subject"):
+        shown["filter_subject"] = source["filter_subject"]
+    if source.get("subject_transforms"):
+        shown["subject_transforms"] = source["subject_transforms"]
+    return shown
 
 
 def stream_state(state: Document, config: StreamConfig) -> Document:

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from streamd import errors
 from streamd.api.advisories import Advisories, ApiClient
+from streamd.api.direct_mirrors import DirectMirrors
 from streamd.config.account_options import AccountJetStream
 from streamd.errors import CorruptionError, JsError
 from streamd.machine.commands import Command
@@ -114,7 +115,16 @@ class ServerContext:
 class ApiContext:
     """Context that the endpoints share when they serve one account; each account has its own."""
 
-    __slots__ = ("account", "advisories", "counts", "jetstream", "server", "streams", "wires")
+    __slots__ = (
+        "account",
+        "advisories",
+        "counts",
+        "direct_mirrors",
+        "jetstream",
+        "server",
+        "streams",
+        "wires",
+    )
 
     def __init__(
         self,
@@ -131,6 +141,7 @@ class ApiContext:
         self.advisories = advisories
         self.jetstream = jetstream
         self.streams = server.node.account(account)
+        self.direct_mirrors = DirectMirrors(self.streams)
         self.counts = ApiCounts()
 
     @property
@@ -260,11 +271,11 @@ class Request:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def answer(self, fields: Document) -> None:
+    def answer(self, fields: Document, headers: bytes = b"") -> None:
         """Send the success response made of `fields`."""
         endpoint = self.endpoint
         document = {"type": _TYPE_PREFIX + endpoint.type_name} | fields
-        self._send(document, is_audited=endpoint.is_audited)
+        self._send(document, is_audited=endpoint.is_audited, headers=headers)
 
     def answered(self, body: bytes) -> None:
         """Note that the node of a stream's leader has sent the success response `body`."""
@@ -298,10 +309,10 @@ class Request:
         """Answer as if nobody listened on the subject."""
         self.status(b"NATS/1.0 503\r\nNats-Subject: " + self.subject + b"\r\n\r\n")
 
-    def _send(self, document: Document, *, is_audited: bool) -> None:
+    def _send(self, document: Document, *, is_audited: bool, headers: bytes = b"") -> None:
         body = to_json(document)
         if self.reply:
-            self.send(b"", body)
+            self.send(headers, body)
         if is_audited:
             self.context.advisories.audit(self.client, self.subject, self.payload, body)
         self.finish()

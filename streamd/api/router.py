@@ -390,6 +390,7 @@ class Router:
             # Not through the cache: each key of a key-value bucket is a subject of its own.
             endpoint = self._direct
             names = subject[len(_DIRECT) :].decode("utf-8", "replace").split(".", 1)
+            names[0] = context.direct_mirrors.serving(names[0])
         else:
             if subject in self._found:
                 found = self._found[subject]

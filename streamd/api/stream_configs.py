@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal, cast, get_args
 
 from streamd import errors, limits, subject_mapping, subjects
-from streamd.api import shapes
+from streamd.api import origin_checks, shapes
 from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine.asset_configs import ConsumerLimits, Republish, StreamConfig
@@ -83,11 +83,9 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
 )
 
 _Unserved = Literal[
-    "mirror", "sources", "allow_batched",
+    "allow_batched",
 ]  # fmt: skip
 _UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
-    ("mirror", "mirrors are not supported by this server"),
-    ("sources", "sources are not supported by this server"),
     ("allow_batched", "fast batch publishing is not supported by this server"),
 )
 """What a stream would promise and this server does not do: refused, never silently ignored."""
@@ -103,28 +101,43 @@ DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level")
 REQUIRED_LEVEL: Final = "_nats.req.level"
 
 
+def _no_stream(name: str) -> Config | None:
+    return None
+
+
 def normalise(
-    given: Config, *, duplicate_window_max_ns: int = 0, is_pedantic: bool = False
+    given: Config,
+    *,
+    duplicate_window_max_ns: int = 0,
+    is_pedantic: bool = False,
+    find: origin_checks.Find = _no_stream,
 ) -> Config:
     """Return the full config for what a client sent; raises JsError if it makes no sense.
 
-    Pedantic: refuse where a value would be replaced silently.
+    Pedantic: refuse where a value would be replaced silently. `find`: the configurations of other
+    streams of the account, for mirrors and sources.
     """
     _check_names(given)
     filled = {field: given.get(field, default) for field, default in _DEFAULTS.items()}
     config = cast(StreamConfig, filled)
     config["subjects"] = list(config["subjects"])
-    config["sources"] = list(config["sources"])
+    if config["mirror"] is not None:
+        config["mirror"] = origin_checks.tidied(config["mirror"])
+    config["sources"] = [origin_checks.tidied(each or {}) for each in config["sources"]]
     _apply_number_defaults(config, is_pedantic)
     _apply_window(config, duplicate_window_max_ns, is_pedantic)
     _check_policies(config)
+    origin_checks.check_mirror(config, find, is_pedantic=is_pedantic)
     _check_counter(config)  # markers switch message TTLs on, which it may not ask for itself
     _check_markers(config, is_pedantic)
     _check_features(config, is_pedantic)
-    _check_mirror_and_sources(config)
+    origin_checks.check_sources(config, find)
+    if config["mirror"] or config["sources"]:
+        origin_checks.check_cycle(config, find)
     if not config["subjects"] and not config["mirror"] and not config["sources"]:
         config["subjects"] = [config["name"]]
     _check_subjects(config)
+    origin_checks.check_filters(config)
     _check_republish(config, is_pedantic)
     _check_transform(config)
     bounds = {key: value for key, value in config["consumer_limits"].items() if value}
@@ -330,8 +343,6 @@ def _check_markers(config: Config, is_pedantic: bool) -> None:
         raise _invalid("subject delete marker TTL must not be negative")
     if ttl == 0:
         return
-    if config["mirror"]:
-        raise _invalid("subject delete markers forbidden on mirrors")
     if ttl < limits.MARKER_TTL_NS_MIN:
         raise _invalid("subject delete marker TTL must be at least 1 second")
     if is_pedantic and not config["allow_msg_ttl"]:
@@ -370,42 +381,6 @@ def _check_features(config: Config, is_pedantic: bool) -> None:
             raise _invalid("async persist mode is not supported on replicated streams")
         if config["allow_atomic"]:
             raise _invalid("async persist mode is not supported with atomic batch publish")
-
-
-def _check_mirror_and_sources(config: Config) -> None:
-    mirror = config["mirror"]
-    if mirror is not None:
-        if config["first_seq"]:
-            raise errors.MIRROR_WITH_FIRST_SEQ()
-        if config["subjects"]:
-            raise errors.MIRROR_WITH_SUBJECTS()
-        if config["sources"]:
-            raise errors.MIRROR_WITH_SOURCES()
-        for is_asked, kind in (
-            (config["allow_msg_counter"], errors.MIRROR_WITH_COUNTERS),
-            (config["allow_atomic"], errors.MIRROR_WITH_ATOMIC_PUBLISH),
-            (config["allow_batched"], errors.MIRROR_WITH_BATCH_PUBLISH),
-            (config["allow_msg_schedules"], errors.MIRROR_WITH_MSG_SCHEDULES),
-        ):
-            if is_asked:
-                raise kind()
-        if not is_valid_name(mirror.get("name", "")):
-            raise errors.MIRROR_INVALID_STREAM_NAME()
-        if mirror.get("filter_subject") and mirror.get("subject_transforms"):
-            raise errors.MIRROR_MULTIPLE_FILTERS_NOT_ALLOWED()
-    seen: list[dict[str, object]] = []
-    for source in config["sources"]:
-        if not is_valid_name(source.get("name", "")):
-            raise errors.SOURCE_INVALID_STREAM_NAME()
-        if source.get("filter_subject") and source.get("subject_transforms"):
-            raise errors.SOURCE_MULTIPLE_FILTERS_NOT_ALLOWED()
-        identity = {
-            key: source.get(key)
-            for key in ("name", "filter_subject", "subject_transforms", "external")
-        }
-        if identity in seen:
-            raise errors.SOURCE_DUPLICATE_DETECTED()
-        seen.append(identity)
 
 
 def _check_subjects(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from streamd import errors, limits
@@ -67,9 +68,15 @@ def _normal_config(context: ApiContext, given: StreamConfig, is_pedantic: bool) 
         given,
         duplicate_window_max_ns=context.asset_limits.duplicate_window_ns_max,
         is_pedantic=is_pedantic,
+        find=partial(_config_of, context),
     )
     account_limits.check_config(context, config)
     return stream_configs.owned(config, context.account)
+
+
+def _config_of(context: ApiContext, name: str) -> StreamConfig | None:
+    asset = context.asset(name)
+    return asset.config if asset is not None else None
 
 
 def update(request: Request) -> None:

@@ -532,6 +532,7 @@ class ServerProcess:
             unique_tag=js.unique_tag,
             batch_limits=js.batch_limits,
             cluster_name=options.cluster.name if options.is_clustered else "",
+            domain=js.domain,
             tags=tuple(options.server_tags),
             accepts_loss=options.accepts_loss,
             open_blocks_max=process_resources.open_blocks_max(),

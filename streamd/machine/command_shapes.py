@@ -22,6 +22,7 @@ from streamd.machine.base import Effects
 from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import sample_percent
 from streamd.machine.rfc3339 import parse_ns
+from streamd.machine.streams.origins import origin_names
 from streamd.machine.streams.retention import Limits
 from streamd.types import Entry
 
@@ -31,7 +32,7 @@ IGNORED: Final[Command] = [0]
 """What `Entry.command` is of an entry that `admit` made a no-op: no kind is 0."""
 
 _TRUSTED: Final = frozenset(
-    (commands.STORE, commands.STORE_BATCH, commands.DELIVERED, commands.ACKED)
+    (commands.STORE, commands.STORE_BATCH, commands.DELIVERED, commands.ACKED, commands.COPY)
 )
 _DELIVER_POLICIES: Final = (
     "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject",
@@ -177,6 +178,11 @@ _is_fired: Final = _row_of(
     _is_bytes, _is_uint, _is_uint, _is_uint, _is_source, _or_none(_is_one_msg)
 )
 
+
+def _are_msgs_or_none(value: object) -> bool:
+    return _is_list(value) and (not value or _are_msgs(value))
+
+
 # --- configs ------------------------------------------------------------------------------------
 
 # What is read of a config by who applies it; other keys may be anything. A key may be missing.
@@ -194,6 +200,8 @@ _STREAM_FIELDS: Final[dict[str, Check]] = {
     "consumer_limits": _or_none(lambda value: type(value) is dict),
     "republish": _or_none(lambda value: type(value) is dict),
     "placement": _or_none(lambda value: type(value) is dict),
+    "mirror": _or_none(lambda value: type(value) is dict),
+    "sources": _or_none(_list_of(lambda value: type(value) is dict)),
 }
 _CONSUMER_FIELDS: Final[dict[str, Check]] = {
     "deliver_policy": lambda value: value in _DELIVER_POLICIES,
@@ -245,6 +253,7 @@ def _is_stream_config(config: object) -> bool:
         return False
     try:
         Limits(config)  # what every replica reads of it
+        origin_names(config)
     except (TypeError, ValueError, AttributeError):
         return False
     return True
@@ -321,6 +330,9 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
             _list_of(_row_of(_is_uint, _is_uint, _is_uint)),
             _list_of(_row_of(_is_uint, _is_uint)),
         ),
+    ),
+    commands.COPY: _shape(
+        _is_text, _is_text, _is_uint, _is_uint, _is_uints, _is_uints, _are_msgs_or_none
     ),
     commands.CREATE_STREAM: _shape(
         _is_stream_config, _or_none(_is_names), _row_of(_is_int, _is_int, _is_uint), optional=2

@@ -24,6 +24,7 @@ class NodeOptions:
     unique_tag: str = ""  # see cluster.placement
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
     cluster_name: str = ""
+    domain: str = ""  # JetStream's
     tags: tuple[str, ...] = ()
     accepts_loss: bool = False  # for this start
     open_blocks_max: int = OPEN_BLOCKS_MAX  # see store.blocks.block.OpenBlocks

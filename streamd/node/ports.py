@@ -5,7 +5,7 @@ Upward talk is a value or one of these; `node` never imports `net` or `api`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from streamd.errors import CorruptionError
@@ -140,6 +140,24 @@ class Wires(Protocol):
 
     def unwatch(self, token: object) -> None: ...
 
+    def subscribe(
+        self,
+        subject: bytes,
+        on_messages: Callable[[list[tuple[bytes, bytes, bytes, bytes]]], object],
+    ) -> object:
+        """Have `on_messages` called with what comes on a subject, here or from other nodes: lists
+        of (subject, reply, headers, payload), where a consumer's messages have their own subjects.
+        Returns a token for `unsubscribe`."""
+
+    def unsubscribe(self, token: object) -> None: ...
+
+    def request(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, *, is_external: bool
+    ) -> None:
+        """Send a request, or an answer to a flow-control request, as this server: to this node, to
+        others, over leaf links or by imports. `is_external`: what is meant is not in this account
+        and domain, even if a stream here has its name."""
+
     def when_drained(self, tell: Callable[[], None]) -> None:
         """Call `tell`, once, when a receiver that was congested has room again."""
 
@@ -228,6 +246,31 @@ class StreamHandle(Protocol):
 
     def consumer_view(self, consumer: str) -> ConsumerView | None:
         """Leader-side facts about a consumer that its replicated state does not hold."""
+
+    @property
+    def is_close_mirror(self) -> bool:
+        """True of a mirror that has all but a few of its origin's messages, at its leader."""
+
+    def origin_infos(self) -> Mapping[str, OriginInfo]:
+        """Leader-side facts about each origin of a mirror or sources, by its index name."""
+
+
+class OriginInfo(Protocol):
+    """Facts about the link to an origin."""
+
+    @property
+    def lag(self) -> int: ...
+
+    @property
+    def active_ns(self) -> int:
+        """Time since anything came from the origin; -1: nothing did."""
+
+    @property
+    def error(self) -> dict[str, Any] | None: ...
+
+    @property
+    def seq(self) -> Seq:
+        """The last of the origin's seqs that was taken."""
 
 
 class ConsumerView(Protocol):

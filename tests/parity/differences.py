@@ -20,6 +20,21 @@ INTENDED = [
     Intended("*", "*config.metadata._nats.ver", "each server names the level it speaks"),
     Intended("*", "*config.metadata._nats.level", "the peer is of a newer API level than ours"),
     Intended(
+        "mirrors.*",
+        "mirror.filter_subject",
+        "shown from the start; the peer shows it once the mirror has asked its origin",
+    ),
+    Intended(
+        "mirrors.full_mirror_that_discards_new",
+        "*",
+        "goes on as soon as there is room; the peer waits for the next message of the origin",
+    ),
+    Intended(
+        "sources.position_outlives_a_purge_and_removal",
+        "sources[[]0].seq",
+        "the position is known and shown at once; the peer shows it when the source is set up",
+    ),
+    Intended(
         "pulls.round_robin",
         "[[]*].reply",
         "the pending count in the ack subject: the peer counts the messages that wake it up",

@@ -37,9 +37,11 @@ def load() -> dict[str, Scenario]:
         edges,
         headers,
         messages,
+        mirrors,
         publish,
         pulls,
         schedules,
+        sources,
         streams,
         transforms,
     )

@@ -57,6 +57,7 @@ class SimWires:
         self._process = process
         self.clients = {}
         self._watches: dict[_Watch, None] = {}
+        self._taken: dict[bytes, Callable[[list[Message]], object]] = {}  # by streams of ours
         # For clients connected here: what is sent to one stays in order.
         self._local: deque[tuple[Client, bytes, list[Message]]] = deque()
 
@@ -64,6 +65,21 @@ class SimWires:
         """Know the clients of the whole cluster, and take messages for those connected here."""
         self.clients = clients
         self._process.peers.on_note_prefix("net.", self._on_note)
+
+    # --- subscriptions of streams: their subjects name the node ---------------------------------
+
+    def subscribe(self, subject: bytes, on_messages: Callable[[list[Message]], object]) -> object:
+        self._taken[subject] = on_messages
+        return subject
+
+    def unsubscribe(self, token: object) -> None:
+        assert isinstance(token, bytes), token
+        self._taken.pop(token, None)
+
+    def request(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, *, is_external: bool
+    ) -> None:
+        raise AssertionError("no stream here copies another")
 
     def _client(self, subject: bytes) -> Client | None:
         return self.clients.get(subject.split(b".", 2)[0])

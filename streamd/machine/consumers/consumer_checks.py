@@ -60,13 +60,20 @@ def check_create(
         refusal = _check_update(existing.config, config)
         if refusal is not None:
             return refusal
-    elif not config.get("direct"):
+    elif not (config.get("direct") or config.get("sourcing")):
         limit = stream_config.get("max_consumers", -1)
-        count = sum(not each.config.get("direct") for each in consumers.values())
+        count = sum(
+            not (each.config.get("direct") or each.config.get("sourcing"))
+            for each in consumers.values()
+        )
         if 0 < limit <= count or 0 < account_max <= count:
             return errors.MAXIMUM_CONSUMERS_LIMIT()
-    if stream_config.get("retention") == "workqueue":
-        others = [each.config for each in consumers.values() if each.name != name]
+    if stream_config.get("retention") == "workqueue" and not config.get("sourcing"):
+        others = [
+            each.config
+            for each in consumers.values()
+            if each.name != name and not each.config.get("sourcing")
+        ]
         return _check_workqueue(config, others)
     return None
 

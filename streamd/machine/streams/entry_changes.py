@@ -55,15 +55,19 @@ class EntryChanges:
         self.stored.append((first, msgs))
         return first
 
-    def write_timed(self, tss: Sequence[int], msgs: list[Msg], flags: list[int]) -> Seq:
+    def write_timed(
+        self, tss: Sequence[int], msgs: list[Msg], flags: list[int] | None, *, is_told: bool
+    ) -> Seq:
         """`write` of messages that have a time of their own each, none before the last message's.
-        Consumers do not hear of them: there are none yet."""
+        Consumers hear of them if `is_told`: in a stream that is being restored are none yet."""
         index = self._index
         pieces, lengths, crcs = self._codec.encode_timed(index.last_seq + 1, tss, msgs)
         first = index.append(
             first_ts=tss[0], msgs=msgs, lengths=lengths, crcs=crcs, flags=flags, tss=tss
         )
         self._blob += pieces
+        if is_told:
+            self.stored.append((first, msgs))
         return first
 
     def skip(self, first: Seq, last: Seq, index: Index) -> None:

@@ -22,6 +22,7 @@ from streamd.machine.snapshot import StreamState
 from streamd.machine.streams import publish
 from streamd.machine.streams.counters import Total, read_total, write_integer
 from streamd.machine.streams.dedupe import DedupeState, DedupeWindow
+from streamd.machine.streams.origins import MIRROR, Origins, named_in_header
 from streamd.machine.streams.schedules import UNKNOWN_DUE
 from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.stream_content import FeaturesState
@@ -221,6 +222,9 @@ class Headers:
                 assert isinstance(seq, int) and isinstance(due, int), seq
                 self._known_dues[seq] = due
         self._schedules: list[tuple[bytes, Seq]] = []  # ascending
+        self._origins = Origins()
+        if basis is not None:
+            self._origins.load(basis.features.get("origins", []))
 
     def note(self, headed: Iterable[tuple[Seq, int, bytes]]) -> None:
         """Messages with headers of the server's own, in order: (seq, time, headers)."""
@@ -232,6 +236,9 @@ class Headers:
                 self._window.remember(msg_id, seq=seq, ts=ts)
             if msg_id and seq > self._last[0]:
                 self._last = seq, msg_id
+            named = named_in_header(fields[publish.SOURCE]) if publish.SOURCE in fields else None
+            if named is not None:
+                self._origins.advance(named[0], *named[1])
             value = fields.get(publish.TTL) if self._allows_ttl else None
             ttl_ns = message_headers.parse_ttl(value) if value else None
             if ttl_ns is not None and ttl_ns != message_headers.NEVER:
@@ -259,7 +266,11 @@ class Headers:
         for subject, seq in self._schedules:
             if is_live(seq):  # the leader finds out when those are due of which nobody knows
                 schedules[subject] = [subject, seq, self._known_dues.get(seq, UNKNOWN_DUE)]
-        found = {"counters": rows, "schedules": [row for _, row in sorted(schedules.items())]}
+        found = {
+            "counters": rows,
+            "origins": self._origins.to_state(),  # of each source its newest message
+            "schedules": [row for _, row in sorted(schedules.items())],
+        }
         return {name: each for name, each in found.items() if each}
 
     def dedupe(self) -> DedupeState:
@@ -346,7 +357,7 @@ _OF_CONSUMERS = frozenset((
     commands.PAUSE_CONSUMER, commands.RESET_CONSUMER,
 ))  # fmt: skip
 _KINDS = _OF_CONSUMERS | {
-    commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE,
+    commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE, commands.COPY,
     commands.STORE_SCHEDULED, commands.STORE_SCHEDULED_BATCH, commands.FIRE,
 }  # fmt: skip
 
@@ -364,6 +375,8 @@ def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) 
             known += len(command[2])
         elif kind in (commands.STORE_BATCH, commands.STORE_SCHEDULED_BATCH):
             known += len(command[3])
+        elif kind == commands.COPY:
+            known = max(known, command[5]) if command[2] == MIRROR else known + len(command[8])
         elif kind == commands.EXPIRE and leaves_markers:
             break  # how many it stored, nobody can say
         named = _highest_named(command)

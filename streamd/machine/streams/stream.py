@@ -11,6 +11,7 @@ Parts, each with the state that it owns:
     StreamRemoval      no state: removes messages by limit, request, age
     StreamStoring      no state: checks and stores messages
     StreamImport       no state: takes over messages and consumers of an archive
+    StreamCopying      no state: stores messages of other streams, each once
 
 An entry's way, always in this order:
 
@@ -53,6 +54,7 @@ from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
+from streamd.machine.streams.stream_copying import StreamCopying
 from streamd.machine.streams.stream_import import StreamImport
 from streamd.machine.streams.stream_removal import StreamRemoval
 from streamd.machine.streams.stream_storing import StreamStoring
@@ -104,12 +106,14 @@ class StreamMachine:
         removal = StreamRemoval(self.content, self._changes)
         storing = StreamStoring(self.content, self._changes, consumers, removal)
         importing = StreamImport(self.content, self._changes, consumers)
+        copying = StreamCopying(self.content, self._changes, storing, removal)
         return {
             commands.STORE: storing.apply_store,
             commands.STORE_BATCH: storing.apply_store_batch,
             commands.STORE_SCHEDULED: storing.apply_store_scheduled,
             commands.STORE_SCHEDULED_BATCH: storing.apply_store_scheduled_batch,
             commands.FIRE: storing.apply_fire,
+            commands.COPY: copying.apply_copy,
             commands.PURGE: removal.apply_purge,
             commands.DELETE_MSG: removal.apply_delete_msg,
             commands.REMOVE: removal.apply_remove,
@@ -251,6 +255,7 @@ class StreamMachine:
                     len(consumer.redelivered),
                 )
             )
+        origins = self.content.origins.fingerprint()
         return chain64(
             (
                 self.digest,
@@ -262,6 +267,7 @@ class StreamMachine:
                 self.config_meta_index,
                 len(self.consumers),
                 consumers & MASK64,
+                *((origins,) if origins else ()),
             )
         )
 
@@ -278,7 +284,7 @@ class StreamMachine:
             "last_ts": index.live.last_ts,
             "num_subjects": len(index.subjects.rows),
             "num_deleted": len(index.live.deleted),
-            "consumer_count": len(self.consumers),
+            "consumer_count": self._consumers.listed_count,
         }
 
     def interest(self) -> InterestIndex[Consumer]:

@@ -52,6 +52,11 @@ class StreamConsumers:
         """The stream's configuration."""
         return self._content.config
 
+    @property
+    def listed_count(self) -> int:
+        """The number of consumers without those by which other streams copy this one."""
+        return sum(not each.config.get("direct") for each in self.by_name.values())
+
     def add(self, consumer: Consumer) -> None:
         """Enter a consumer that is new or comes from a snapshot."""
         self.by_name[consumer.name] = self.by_uid[consumer.uid] = consumer

@@ -14,9 +14,10 @@ from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.counters import CounterTotals
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.machine.streams.expiry import Expiry
+from streamd.machine.streams.origins import MIRROR, Origins, origin_names
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.schedules import Schedules
-from streamd.types import Index, Uid
+from streamd.types import Index, Seq, Uid
 
 FeaturesState = dict[str, list[list[bytes | int]]]
 """Part of a snapshot: what is kept for features that the stream uses, by name; absent: nothing."""
@@ -61,6 +62,8 @@ class StreamContent:
         self.expiry = Expiry(self.index)
         self.counters = CounterTotals(self.index)
         self.schedules = Schedules(self.index)
+        self.origins = Origins()
+        self.origin_names = origin_names(config)
 
     def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
@@ -68,19 +71,30 @@ class StreamContent:
         self.config = config
         self.config_meta_index = meta_index
         self.limits = Limits(config)
+        self.origin_names = origin_names(config)
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
         self.expiry.forget_hint()
         self.index.track_seqs(self.limits.tracks_seqs)
 
     def features_state(self) -> FeaturesState:
         """Return what a snapshot keeps of features that only some streams use."""
-        state = {"counters": self.counters.to_state(), "schedules": self.schedules.to_state()}
+        state = {
+            "counters": self.counters.to_state(),
+            "origins": self.origins.to_state(),
+            "schedules": self.schedules.to_state(),
+        }
         return {name: rows for name, rows in state.items() if rows}
 
     def load_features(self, state: FeaturesState) -> None:
         """Take over what `features_state` gave."""
         self.counters.load(state.get("counters", []))
         self.schedules.load(state.get("schedules", []))
+        self.origins.load(state.get("origins", []))
+
+    def position_of(self, name: str, identity: str) -> Seq:
+        """Return up to which of its seqs an origin's messages are taken. A mirror has the seqs of
+        its origin, whatever that is by now."""
+        return self.index.last_seq if name == MIRROR else self.origins.of(name, identity)
 
     def has_seqs_for(self, count: int) -> bool:
         """Return False if the stream is at the end of its seqs, where a purge or `first_seq` may

@@ -106,7 +106,7 @@ class StreamImport:
                     if ttl_ns is not None and ttl_ns > 0:
                         content.expiry.watch(seq, ts + ttl_ns)
             content.last_msg_id = msg_id
-        first = self._changes.write_timed(tss, msgs, flags)
+        first = self._changes.write_timed(tss, msgs, flags, is_told=False)
         if content.config.get("allow_msg_counter"):
             content.counters.observe(first, msgs)
         if content.limits.allows_schedules:

@@ -90,7 +90,7 @@ class StreamStoring:
         places."""
         self._dedupe.forget_before(ts)
         outcomes: list[PublishOutcome] = []
-        run = _Run(self._content, ts)
+        run = Run(self._content, ts)
         limits = self._content.limits
         is_plain = limits.is_plain and room is None
         size_max = limits.size_max
@@ -112,8 +112,8 @@ class StreamStoring:
             if headers and b"Nats-" in headers:
                 fields = publish.fields_of(headers, rules)
             if run.msgs and (limits.checks_room or (fields and publish.needs_state(fields))):
-                self._store_run(run)
-            is_wanted = not self._is_uninteresting(msg[0])
+                self.store_run(run)
+            is_wanted = not self.is_uninteresting(msg[0])
             verdict = publish.check(
                 self._content,
                 msg,
@@ -129,8 +129,8 @@ class StreamStoring:
                 outcomes.append(verdict)
                 continue
             if not is_wanted:
-                self._store_run(run)
-                outcomes.append(self._skip_one(run, verdict, index))
+                self.store_run(run)
+                outcomes.append(self.skip_one(run, verdict, index))
                 continue
             if room is not None:
                 room -= self._index.sizes.of_message(verdict.msg)
@@ -142,9 +142,9 @@ class StreamStoring:
                 else (commands.COUNTED, seq, write_integer(total.value).decode())
             )
             if verdict.rollup or verdict.ends:
-                self._store_run(run)
+                self.store_run(run)
                 self._after_stored(verdict, seq)
-        self._store_run(run)
+        self.store_run(run)
         return outcomes
 
     def _after_stored(self, stored: publish.Admitted, seq: Seq) -> None:
@@ -156,21 +156,36 @@ class StreamStoring:
             self._changes.remove([schedule.seq])
             self._content.schedules.forget(schedule.subject)
 
-    def _store_run(self, run: _Run) -> None:
+    def begin_run(self, ts: int) -> Run:
+        """Return a run of messages that is empty; the first is stored at `ts`."""
+        return Run(self._content, ts)
+
+    def store_run(self, run: Run) -> None:
+        """Write the messages of a run, and begin it anew."""
         msgs = run.msgs
         if msgs:
             lasts = self._last_seqs_before(msgs) if self._content.limits.republish else []
             first = self._changes.write(run.first_ts, msgs, run.flags if any(run.flags) else None)
             assert first + len(msgs) - 1 == run.last_seq, (first, run.last_seq)
             if lasts:
-                self._republish(first, run.first_ts, msgs, lasts)
+                times = range(run.first_ts, run.first_ts + len(msgs))
+                self._republish(first, times, msgs, lasts)
             self._removal.enforce(msgs)
         run.restart()
 
-    def _is_uninteresting(self, subject: bytes) -> bool:
+    def store_timed(self, times: list[int], msgs: list[Msg], flags: list[int]) -> None:
+        """Write messages, admitted already, that have a time each."""
+        lasts = self._last_seqs_before(msgs) if self._content.limits.republish else []
+        first = self._changes.write_timed(times, msgs, flags if any(flags) else None, is_told=True)
+        if lasts:
+            self._republish(first, times, msgs, lasts)
+        self._removal.enforce(msgs)
+
+    def is_uninteresting(self, subject: bytes) -> bool:
+        """True if nobody wants a message on `subject` that the stream keeps for interest alone."""
         return self._content.limits.is_interest and not self._consumers.takers(subject)
 
-    def _skip_one(self, run: _Run, verdict: publish.Admitted, index: Index) -> Seq:
+    def skip_one(self, run: Run, verdict: publish.Admitted, index: Index) -> Seq:
         """Interest retention without interest: the seq is used up, nothing is stored."""
         seq = self._index.last_seq + 1
         self._changes.skip(seq, seq, index)
@@ -213,17 +228,17 @@ class StreamStoring:
         simple, admitted, refused = publish.check_batch(self._content, msgs, rules, room, verdicts)
         if refused is not None:
             return refused
-        run = _Run(self._content, ts)
+        run = Run(self._content, ts)
         seqs: list[Seq] = []
         if simple:
             run.add_all_simple(msgs[: len(simple)], simple)
         for one in admitted:
-            if self._is_uninteresting(one.msg[0]):
-                self._store_run(run)
-                seqs.append(self._skip_one(run, one, entry.index))
+            if self.is_uninteresting(one.msg[0]):
+                self.store_run(run)
+                seqs.append(self.skip_one(run, one, entry.index))
                 continue
             seqs.append(run.add(one))
-        self._store_run(run)
+        self.store_run(run)
         for one, seq in zip(admitted, seqs, strict=True):
             if one.rollup or one.ends:
                 self._after_stored(one, seq)
@@ -259,12 +274,12 @@ class StreamStoring:
         return count
 
     def _store_fired(self, fired: publish.Admitted, ts: int, index: Index) -> None:
-        run = _Run(self._content, ts)
-        if self._is_uninteresting(fired.msg[0]):
-            self._skip_one(run, fired, index)
+        run = Run(self._content, ts)
+        if self.is_uninteresting(fired.msg[0]):
+            self.skip_one(run, fired, index)
             return
         seq = run.add(fired)
-        self._store_run(run)
+        self.store_run(run)
         if fired.rollup:
             self._removal.roll_up(fired.rollup, fired.msg[0], seq)
 
@@ -282,14 +297,16 @@ class StreamStoring:
             lasts[subject] = seq
         return found
 
-    def _republish(self, first: Seq, ts: int, msgs: list[Msg], lasts: list[Seq]) -> None:
+    def _republish(
+        self, first: Seq, times: Sequence[int], msgs: list[Msg], lasts: list[Seq]
+    ) -> None:
         events = self._changes.out.events
         for at, (subject, headers, payload) in enumerate(msgs):
             fields = {
                 "stream": self._content.name,
                 "subject": subject,
                 "seq": first + at,
-                "ts": ts + at,
+                "ts": times[at],
                 "last_seq": lasts[at],
                 "headers": headers,
                 "payload": payload,
@@ -305,7 +322,7 @@ def _verdicts(rows: Sequence[Sequence[int]]) -> dict[int, publish.Verdict]:
     return {position: (due, err_code) for position, due, err_code in rows}
 
 
-class _Run:
+class Run:
     """Admitted messages with consecutive seqs, not yet written."""
 
     __slots__ = ("_content", "first_ts", "flags", "last_seq", "msgs")

@@ -129,7 +129,7 @@ class StreamImports:
                 self._end(sub, gone)
         if new:
             for sub in list(self._importer.subscriptions.sublist.all()):
-                if sub.callback is None and sub.parent is None:
+                if sub.is_followed and sub.parent is None:
                     self._begin(sub, new)
 
     def subscribed(self, sub: Subscription) -> None:

@@ -44,7 +44,7 @@ class LeafSpace:
         self._streams = StreamInterest()
         subscriptions = router.subscriptions
         for sub in subscriptions.sublist.all():
-            if sub.callback is None:
+            if sub.is_followed:
                 self.told.subscribed(sub)
         subscriptions.watcher = self.told
         for entry in subscriptions.remote_interest.all():

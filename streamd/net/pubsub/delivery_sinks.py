@@ -176,13 +176,14 @@ def _is_congested(route: Route) -> bool:
     if route.leafs is not None and route.leafs.is_congested():
         return True
     for sub in route.plain:
-        if sub.callback is None and sub.conn.is_congested:
+        if _is_full(sub):
             return True
-    return any(
-        sub.callback is None and sub.conn.is_congested
-        for members in route.queues
-        for sub in members
-    )
+    return any(_is_full(sub) for members in route.queues for sub in members)
+
+
+def _is_full(sub: Subscription) -> bool:
+    """True if the client behind a subscription has more buffered than it should."""
+    return (sub.parent or sub).callback is None and sub.conn.is_congested
 
 
 def _share(fanout: FanOut, members: list[Subscription], to: bytes, batch: list[Delivery]) -> None:

@@ -31,6 +31,7 @@ from streamd.net.pubsub.joined_streams import ImportingStreams, JoinedStreams
 from streamd.net.pubsub.message_trace import Kind, MessageTrace, has_traceparent
 from streamd.net.pubsub.message_tracing import MessageTracing
 from streamd.net.pubsub.output_queue import OutputQueue
+from streamd.net.pubsub.own_requests import Delivered, ServerRequester, own_subscription
 from streamd.net.pubsub.pubacks import domain_field
 from streamd.net.pubsub.remote_routes import OtherNodes
 from streamd.net.pubsub.subject_routes import CapturingStream, no_streams
@@ -55,6 +56,9 @@ _NEVER_TRACED: Final = (
     b"$JS.API.DIRECT.GET.",
 )
 """Requests to consumers and replicas; whether one of these is to be traced is not looked at."""
+
+
+_SERVER: Final = ServerRequester()
 
 
 class Streams(NamedStreams, Protocol):
@@ -414,6 +418,30 @@ class MessageRouter:
             finally:
                 fanout.imported = before
             fanout.flush_if_idle()
+
+    def subscribe(self, subject: bytes, on_messages: Delivered) -> object:
+        """See ports.Wires."""
+        sub = own_subscription(subject, on_messages)
+        self.subscriptions.subscribe(sub)
+        return sub
+
+    def unsubscribe(self, token: object) -> None:
+        """See ports.Wires."""
+        assert isinstance(token, Subscription)
+        if token.is_open:
+            self.subscriptions.unsubscribe(token)
+
+    def request(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, *, is_external: bool
+    ) -> None:
+        """See ports.Wires."""
+        if is_external and subject.startswith(FLOW_PREFIX):
+            # A stream here may have the name of the one that is meant, which is elsewhere.
+            route = self._find(subject)
+            if route.plain or route.remote or route.leafs:
+                self.publish(subject, reply, headers, payload)
+                return
+        self.publish_imported(_SERVER, subject, reply, headers, payload)
 
     # --- from other accounts ----------------------------------------------------------------------
 

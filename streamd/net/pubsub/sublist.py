@@ -94,6 +94,7 @@ class Subscription:
         "delivered_count",
         "is_filtered",
         "is_open",
+        "is_own",
         "is_told",
         "is_traced",
         "max_msgs",
@@ -124,6 +125,7 @@ class Subscription:
         self.is_filtered = False  # a subscribe-deny of its user covers part of the pattern
         self.is_open = True
         self.is_told = callback is None  # to other nodes, which then pass messages on
+        self.is_own = False  # of the server itself, and followed as a client's is
         # Of a subscription that a stream import makes in the exporting account: the client's own
         # one, and the subject there of each message (None: it is not for the client). It is also
         # filtered, so that nothing looks at these where a delivery is not filtered.
@@ -133,6 +135,11 @@ class Subscription:
         self.is_traced = False
         # Of a callback that joins accounts.
         self.relay: Relay | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """True if leaf links and imports follow it: that of a client, or as if it were one's."""
+        return self.callback is None or self.is_own
 
 
 class Interest(Protocol):

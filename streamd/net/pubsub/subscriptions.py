@@ -58,7 +58,9 @@ class Subscriptions:
     # --- subscriptions ----------------------------------------------------------------------------
 
     def subscribe(self, sub: Subscription) -> None:
-        """Add a client's subscription."""
+        """Add a client's subscription, or one that is followed as such."""
+        if sub.is_own:
+            self.internal.append(sub)
         self.add(sub)
         for observer in self.observers:
             observer.subscribed(sub)
@@ -85,14 +87,13 @@ class Subscriptions:
             self.ack_watcher_count -= 1
         if sub.is_told and self.remotes is not None:
             self.remotes.unsubscribed(sub)
-        if sub.callback is None:
-            if self.watcher is not None:
-                self.watcher.unsubscribed(sub)
-        else:
+        if sub.is_followed and self.watcher is not None:
+            self.watcher.unsubscribed(sub)
+        if sub.callback is not None:
             self.internal.remove(sub)
         if self._watches:
             self._tell_watches(sub.pattern)
-        if sub.callback is None and sub.parent is None:
+        if sub.is_followed and sub.parent is None:
             for observer in self.observers:
                 observer.unsubscribed(sub)
 

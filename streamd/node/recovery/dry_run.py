@@ -186,5 +186,16 @@ class _NoWires:
     def unwatch(self, token: object) -> None:
         """Nothing to forget."""
 
+    def subscribe(self, subject: bytes, on_messages: Callable[..., object]) -> object:
+        return self  # nothing comes
+
+    def unsubscribe(self, token: object) -> None:
+        """Nothing to forget."""
+
+    def request(
+        self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, *, is_external: bool
+    ) -> None:
+        """Drop a request: nobody answers."""
+
     def when_drained(self, tell: Callable[[], None]) -> None:
         """Ignore: no receiver is congested."""

@@ -145,6 +145,7 @@ class ReplicaMaker:
                 share=self._storage.share_of(asset, found.machine),
             ),
             max_payload=context.options.max_payload,
+            domain=context.options.domain,
         )
         group.snapshot_every_bytes = quotas.storage.snapshot_every_bytes
         if is_file:

@@ -156,8 +156,9 @@ class DeliveryHub:
             return
         for uid in [uid for uid in self._cursors if uid not in consumers]:
             self._drop(self._cursors[uid], b"409 Consumer Deleted")
-        for uid in list(consumers):
-            self.begin(uid)
+        for uid, consumer in list(consumers.items()):
+            if not consumer.config.get("direct"):  # that one ends with the leader that served it
+                self.begin(uid)
 
     def begin(self, uid: Uid) -> None:
         """Begin the cursor of the consumer `uid`, if it is there, and new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from streamd import errors
@@ -12,7 +12,7 @@ from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.cluster.leaders import Leaders
-from streamd.node.ports import Done, Peers, PublishSink
+from streamd.node.ports import Done, OriginInfo, Peers, PublishSink
 from streamd.node.stream_groups.forwarded_publishes import WireOutcomes, decode_outcomes
 from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.publish_forwarding import PublishForwarding
@@ -49,6 +49,13 @@ class RemoteStream:
     @property
     def machine(self) -> StreamMachine:
         raise AssertionError(f"stream {self.name} is led by {self.leader or 'nobody'}")
+
+    @property
+    def is_close_mirror(self) -> bool:
+        return False  # the leader knows
+
+    def origin_infos(self) -> Mapping[str, OriginInfo]:
+        return {}  # the leader knows
 
     @property
     def leader(self) -> NodeId:

@@ -53,6 +53,12 @@ from streamd.node.groups.group import Group
 from streamd.node.groups.group_shell import Events
 from streamd.node.groups.inbox import InboxMessage, Propose, ReadBarrier, Saved, StepDown
 from streamd.node.groups.turn import Turn
+from streamd.node.importing.origin_imports import (
+    ImportTag,
+    OriginAnswer,
+    OriginImports,
+    OriginMessages,
+)
 from streamd.node.integrity.unreadable import Unreadable
 from streamd.node.ports import Wires
 from streamd.node.stream_groups import stream_inbox
@@ -76,6 +82,7 @@ _CURSOR_KINDS = frozenset(
 _NAMED_KINDS = frozenset(
     (commands.CREATE_CONSUMER, commands.PAUSE_CONSUMER, commands.RESET_CONSUMER)
 )
+_LEADERSHIP_CHANGE = b"NATS/1.0 409 Leadership Change\r\n\r\n"
 _REMOVING_KINDS = frozenset(
     (commands.EXPIRE, commands.FIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE)
 )
@@ -108,6 +115,7 @@ class StreamGroup(Group):
         wires: Wires,
         bounds: PublishBounds,
         max_payload: int,
+        domain: str = "",
     ) -> None:
         super().__init__(
             uid=machine.uid,
@@ -152,6 +160,16 @@ class StreamGroup(Group):
             reclaim=maintenance.reclaim,
         )
         self._share = bounds.share
+        self.imports = OriginImports(
+            raft,
+            machine,
+            shell,
+            now,
+            wires=wires,
+            has_room=bounds.has_room,
+            domain=domain,
+        )
+        self._wires = wires
         self._proposals = proposals
         self._has_room = bounds.has_room
         self._is_gone = False  # closed, because the stream is
@@ -165,6 +183,8 @@ class StreamGroup(Group):
             stream_inbox.Drained: hub.on_drained,
             stream_inbox.UnreadableFound: maintenance.on_unreadable,
             stream_inbox.BlockReadable: maintenance.on_readable,
+            OriginMessages: self.imports.on_messages,
+            OriginAnswer: self.imports.on_answer,
         }
 
     def release(self) -> None:
@@ -188,6 +208,8 @@ class StreamGroup(Group):
         self.now.ms, self.now.ns = now_ms, now_ns
         self._hub.poll_wakes(now_ms)
         self._intake.poll_batches()
+        if self.imports:
+            self.imports.poll()
         turn = super().turn(now_ms, now_ns, inbox)
         if self._share is not None:
             self._share.update(is_leading=self._is_ready)
@@ -217,6 +239,7 @@ class StreamGroup(Group):
             self._hub.wakes_ms(),
             self._maintenance.deadline_ms(is_ready=self._is_ready),
             self._firing.deadline_ms() if self._is_ready else 0,
+            self.imports.deadline_ms(),
         ):
             if due_ms and (not earliest or due_ms < earliest):
                 earliest = due_ms
@@ -228,7 +251,24 @@ class StreamGroup(Group):
     def _on_leader_ready(self) -> None:
         self._maintenance.on_leader_ready()
         self._hub.sync()
+        self._end_bound_consumers()
         self._intake.on_leader_ready()
+        self.imports.reconcile()
+
+    def _end_bound_consumers(self) -> None:
+        """End consumers of an earlier leader that mirrors and sources read by: the numbers of their
+        deliveries are that leader's. Who reads them is told, and makes another."""
+        for consumer in list(self.machine.consumers.values()):
+            config = consumer.config
+            if not (config.get("direct") or config.get("sourcing")):
+                continue
+            if config.get("direct"):
+                command = [
+                    commands.DELETE_CONSUMER, self.now.ns, consumer.name, consumer.uid, "inactive",
+                ]  # fmt: skip
+                self.shell.post(Propose(command, None, is_forced=False))
+            deliver = config.get("deliver_subject", "").encode()
+            self.shell.call_soon(self._wires.publish, deliver, b"", _LEADERSHIP_CHANGE, b"")
 
     def _on_leadership_lost(self) -> None:
         self._maintenance.on_leadership_lost()
@@ -237,12 +277,15 @@ class StreamGroup(Group):
         self._hub.clear()
         self._proposals.clear()
         self._intake.on_leadership_lost()
+        self.imports.end()
 
     # --- to the log, in order ---------------------------------------------------------------
 
     def _propose_collected(self) -> None:
         self._hub.flush_acks()
         intake = self._intake
+        if self.imports:
+            self.imports.flush()
         intake.poll_held()
         has_msgs = intake.has_msgs
         self._proposals.poll(has_company=has_msgs)
@@ -253,6 +296,8 @@ class StreamGroup(Group):
         self._hub.flush()
         if self._proposals:
             self._proposals.flush()
+        if self.imports:
+            self.imports.flush()
         self._intake.propose()
 
     @property
@@ -323,6 +368,10 @@ class StreamGroup(Group):
                     self._intake.count_committed(memory_of(entry.data, len(msgs)))
                     if self._share is not None:
                         self._share.release(entry.index)
+            elif kind == commands.COPY:
+                is_removed = True  # seqs may be used up without a message
+                wakes_all |= self._is_ready
+                self.imports.on_applied(entry)
             elif not self._is_ready:
                 continue
             elif kind in _CURSOR_KINDS:
@@ -336,6 +385,7 @@ class StreamGroup(Group):
             elif kind == commands.CONFIGURE:
                 wakes_all = is_removed = True
                 maintenance.forget_expiry()
+                self.imports.reconcile()
             else:
                 self._after_consumer_change(entry)
         if maintenance.unreadable:
@@ -373,7 +423,7 @@ class StreamGroup(Group):
         for tag, result in outcomes:
             if type(tag) is list:
                 answer(tag, result)
-            elif type(tag) is not CursorTag:
+            elif type(tag) is not CursorTag and type(tag) is not ImportTag:
                 call_soon(tag, result)
         for callback in ready_callbacks:
             call_soon(callback)
@@ -389,6 +439,7 @@ class StreamGroup(Group):
         """Close: the stream is gone, or broken here, fetched anew, or elsewhere by now. Cursors
         tell their clients and end."""
         self._is_gone |= is_gone
+        self.imports.end(is_gone=is_gone)
         self._intake.close()
         for done in self._maintenance.bulk_delete.stop():
             self.shell.call_soon(done, self._in_doubt())
@@ -424,5 +475,5 @@ class StreamGroup(Group):
         tag = entry.tag
         if type(tag) is list:
             self._intake.refuse_dropped(tag)
-        elif type(tag) is not CursorTag:
+        elif type(tag) is not CursorTag and type(tag) is not ImportTag:
             super()._on_dropped(entry)

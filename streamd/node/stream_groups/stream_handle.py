@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from streamd import limits
 from streamd.callbacks import ignore
@@ -14,7 +14,7 @@ from streamd.machine.streams.stream import StreamMachine
 from streamd.node.delivery.cursor import Cursor
 from streamd.node.groups import inbox
 from streamd.node.groups.monitor import Monitor
-from streamd.node.ports import Done, PublishSink
+from streamd.node.ports import Done, OriginInfo, PublishSink
 from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.forwarded_publishes import RelaySink
 from streamd.node.stream_groups.ingest_transform import IngestTransform
@@ -130,6 +130,13 @@ class LocalStream:
 
     def consumer_view(self, consumer: str) -> Cursor | None:
         return self.group.cursor(consumer)
+
+    @property
+    def is_close_mirror(self) -> bool:
+        return self.group.imports.is_close()
+
+    def origin_infos(self) -> Mapping[str, OriginInfo]:
+        return self.group.imports.infos()
 
     @property
     def unreadable(self) -> list[Seq]:

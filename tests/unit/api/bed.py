@@ -109,10 +109,6 @@ class Stream:
             columns=self,
         )
 
-    @property
-    def config(self) -> StreamConfig:
-        return self.machine.config
-
     def load_footer(self, block_no: int) -> bytes:
         return self._footers[block_no]
 
@@ -170,6 +166,15 @@ class Stream:
         self.pulls.append((consumer, reply, headers, payload))
         return True
 
+    is_close_mirror = True
+
+    @property
+    def config(self) -> StreamConfig:
+        return self.machine.config
+
+    def origin_infos(self) -> dict[str, Any]:
+        return {}
+
     def consumer_view(self, consumer: str) -> View | None:
         return self.view if consumer in self.machine.consumers else None
 
@@ -208,6 +213,10 @@ class AccountStreams:
 
     def streams(self) -> list[Any]:
         return [each for each in self._node.streams() if each.account == self._account]
+
+    @property
+    def topology_version(self) -> int:
+        return self._node.topology_version
 
 
 class Node:

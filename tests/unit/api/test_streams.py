@@ -145,7 +145,6 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ),
     ({"mirror": {"name": ""}}, 10142, "mirrored stream name is invalid"),
     ({"sources": [{"name": "a.b"}]}, 10141, "sourced stream name is invalid"),
-    ({"mirror": {"name": "X"}}, 10052, "mirrors are not supported by this server"),
     (
         {"subject_delete_marker_ttl": -1},
         10052,
@@ -195,7 +194,6 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 _MIRROR = {"mirror": {"name": "X"}}
 _TRANSFORMED = {"filter_subject": "a", "subject_transforms": [{"src": "a", "dest": "b"}]}
 UNSERVED: list[tuple[dict[str, Any], int, str]] = [
-    ({"sources": [{"name": "X"}]}, 10052, "sources are not supported by this server"),
     (
         {"allow_msg_counter": True, "discard": "new"},
         10052,
@@ -360,7 +358,6 @@ def test_update_replaces_the_config_but_not_its_foundations(bed: Bed) -> None:
             {"allow_msg_counter": True},
             "stream configuration update can not change message counter setting",
         ),
-        ({"sources": [{"name": "X"}]}, "sources are not supported by this server"),
     ):
         assert bed.error("STREAM.UPDATE.T", same | change) == (10052, text)
 

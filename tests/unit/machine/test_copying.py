@@ -1,0 +1,179 @@
+"""Messages of other streams in a stream machine: each once, with seqs and times as is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamd.machine import commands
+from streamd.machine.streams.origins import index_name, named_in_header
+from streamd.machine.streams.stream import StreamMachine
+from streamd.store.blocks.block_codec import BlockCodec
+from tests.unit.machine.box import START_NS, Box
+
+SOURCE: dict[str, Any] = {"name": "O"}
+NAME = index_name({"name": "O"})
+
+
+def mirror(**config: Any) -> Box:
+    return Box(subjects=[], mirror={"name": "O"}, duplicate_window=0, **config)
+
+
+def bring(
+    box: Box,
+    seqs: list[int],
+    *,
+    after: int,
+    last: int = 0,
+    times: list[int] | None = None,
+    headers: bytes = b"",
+    name: str = "",
+    identity: str = "",
+    payload: bytes = b"x",
+) -> Any:
+    if times is None:
+        times = [START_NS + 1000 * seq for seq in seqs] if not name else []
+    msgs = [[b"a.%d" % (seq % 3), headers, payload] for seq in seqs]
+    last = last or (seqs[-1] if seqs else after)
+    return box.do(commands.COPY, name, identity, after, last, seqs, times, msgs)
+
+
+def restored(box: Box) -> StreamMachine:
+    return StreamMachine.restore(
+        box.machine.snapshot(),
+        None,
+        codec=BlockCodec(),
+        columns=box.blocks,
+        scan=box.blocks.scan,
+        block_bytes=box.block_bytes,
+    )
+
+
+def test_mirror_keeps_seqs_times_and_gaps() -> None:
+    box = mirror()
+    assert bring(box, [3, 4, 7], after=0) == 7
+    state = box.machine.state()
+    assert (state["first_seq"], state["last_seq"], state["messages"]) == (3, 7, 3)
+    assert state["num_deleted"] == 2
+    for seq in (3, 4, 7):
+        message = box.read(seq)
+        assert message is not None and message.ts == START_NS + 1000 * seq
+    assert restored(box).fingerprint() == box.machine.fingerprint()
+
+
+def test_what_was_taken_before_is_not_taken_again() -> None:
+    box = mirror()
+    assert bring(box, [1, 2], after=0) == 2
+    assert bring(box, [1, 2, 3], after=0) == 2  # of a leader that knew less
+    assert box.machine.index.count == 2
+    assert bring(box, [3], after=2) == 3
+
+
+def test_times_of_a_mirror_never_go_back() -> None:
+    box = mirror()
+    bring(box, [1, 2, 3], after=0, times=[START_NS + 50, START_NS + 20, START_NS + 60])
+    found = [box.read(seq).ts - START_NS for seq in (1, 2, 3)]  # type: ignore[union-attr]
+    assert found == [50, 50, 60]
+
+
+def test_empty_mirror_is_moved_to_where_its_origin_begins() -> None:
+    box = mirror()
+    assert bring(box, [], after=0, last=499) == 499
+    assert (box.machine.index.first_seq, box.machine.index.last_seq) == (500, 499)
+
+
+def test_full_mirror_that_discards_new_stops_and_goes_on() -> None:
+    box = mirror(max_msgs=2, discard="new")
+    assert bring(box, [1, 2, 3], after=0) == 2
+    assert bring(box, [3], after=2) == 2
+    box.do(commands.DELETE_MSG, 1, False)
+    assert bring(box, [3], after=2) == 3
+
+
+def test_limits_of_a_mirror_are_its_own() -> None:
+    box = mirror(max_msgs_per_subject=1)
+    bring(box, [1, 2, 3, 4, 5], after=0)
+    assert list(box.machine.index.live.seqs(1, 5)) == [3, 4, 5]
+
+
+def test_promoted_mirror_takes_nothing_more() -> None:
+    box = mirror()
+    bring(box, [1, 2], after=0)
+    box.config(mirror=None, subjects=["a.>"])
+    assert bring(box, [3], after=2) == 2
+    assert box.put(b"a.b") == 3
+
+
+def test_ttl_counts_from_the_origins_time_where_the_mirror_allows_it() -> None:
+    headers = b"NATS/1.0\r\nNats-TTL: 5\r\n\r\n"
+    box = mirror(allow_msg_ttl=True)
+    bring(box, [1], after=0, headers=headers)
+    assert box.machine.next_expiry_ns() == START_NS + 1000 + 5_000_000_000
+    plain = mirror()
+    bring(plain, [1], after=0, headers=headers)
+    assert plain.machine.next_expiry_ns() == 0
+
+
+def test_rollup_of_a_mirror_needs_its_permission() -> None:
+    headers = b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"
+    for allows, left in ((False, 3), (True, 1)):
+        box = mirror(allow_rollup_hdrs=allows)
+        bring(box, [1, 2], after=0)
+        bring(box, [3], after=2, headers=headers)
+        assert box.machine.index.count == left
+
+
+def test_source_gives_new_seqs_and_remembers_its_position() -> None:
+    box = Box(sources=[SOURCE], duplicate_window=0)
+    box.put(b"a.own")
+    assert bring(box, [4, 9], after=0, name=NAME, identity="one") == 9
+    assert box.machine.index.last_seq == 3
+    assert bring(box, [4, 9], after=0, name=NAME, identity="one") == 9
+    box.do(commands.PURGE, b"", 0, 0)
+    again = restored(box)
+    assert again.content.origins.positions == {NAME: ("one", 9)}
+    assert again.fingerprint() == box.machine.fingerprint()
+
+
+def test_origin_created_anew_is_taken_from_its_beginning() -> None:
+    box = Box(sources=[SOURCE], duplicate_window=0)
+    bring(box, [1, 2], after=0, name=NAME, identity="one")
+    assert bring(box, [1], after=0, name=NAME, identity="two") == 1
+    assert box.machine.index.count == 3
+    assert box.machine.content.origins.positions == {NAME: ("two", 1)}
+
+
+def test_source_skips_ids_that_were_seen() -> None:
+    box = Box(sources=[SOURCE])
+    headers = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
+    bring(box, [1, 2], after=0, name=NAME, headers=headers)
+    assert box.machine.index.count == 1
+    assert box.put(b"a.b", Msg_Id="m") == (commands.DUPLICATE, 1)
+    assert box.machine.content.origins.positions[NAME].seq == 2
+
+
+def test_full_destination_takes_the_rest_later() -> None:
+    box = Box(sources=[SOURCE], max_msgs=2, discard="new")
+    assert bring(box, [1, 5, 6], after=0, name=NAME) == 5
+    box.do(commands.DELETE_MSG, 1, False)
+    assert bring(box, [6], after=5, name=NAME) == 6
+
+
+def test_source_that_is_not_configured_brings_nothing() -> None:
+    box = Box(duplicate_window=0)
+    assert bring(box, [1], after=0, name=NAME) == 0
+    assert not box.machine.index.count
+
+
+def test_large_payloads_have_their_times() -> None:
+    box = mirror(block_bytes=1 << 20)
+    bring(box, [1, 2], after=0, payload=b"y" * 5000)
+    message = box.read(2)
+    assert message is not None and (message.ts, len(message.payload)) == (START_NS + 2000, 5000)
+
+
+def test_header_tells_index_name_and_position() -> None:
+    transforms: Any = [{"src": "b.0", "dest": "t.0"}, {"src": "b.2", "dest": ""}]
+    name = index_name({"name": "SB", "subject_transforms": transforms})
+    header = b"SB 12 b.0\fb.2 t.0\f> b.0 uoDGYapx"
+    assert named_in_header(header) == (name, ("uoDGYapx", 12))
+    assert named_in_header(b"nothing of the kind") is None
