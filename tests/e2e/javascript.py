@@ -21,7 +21,8 @@ def modules() -> Path:
     lock = os.open(HERE, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (HERE / "node_modules" / "@nats-io" / "obj").exists():
+        packages = HERE / "node_modules"
+        if not all((packages / each).exists() for each in ("@nats-io/obj", "esbuild")):
             command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
             done = subprocess.run(
                 command, cwd=HERE, capture_output=True, text=True, timeout=110, check=False
