@@ -110,15 +110,20 @@ CASES: dict[str, Make] = {
 class Service:
     """Answers questions of one server, in a thread; remembers the last one and its answer."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, offer: Callable[[str], dict[str, Any]] | None = None) -> None:
+        """`offer` returns what the service logs in with, by its nonce."""
         self.make: Make = CASES["a user"]
         self.seals = False
         self.question: AuthorizationRequestClaims | None = None
         self.headers: dict[str, str] = {}
         self.answer = b""
-        self._wire = Wire(port, CONNECT | {"user": "auth", "pass": "p"})
+        self._wire = Wire(port, None)
+        credentials = {"user": "auth", "pass": "p"}
+        if offer is not None:
+            credentials = offer(self._wire.info["nonce"])
+        self._wire.send(f"CONNECT {json.dumps(CONNECT | credentials)}\r\n".encode())
         self._wire.subscribe(SUBJECT)
-        self._wire.fence()
+        assert self._wire.fence() == []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -96,7 +96,8 @@ class CalloutLogins:
         assert placed is not None
         if grant.permissions is None:
             grant = replace(grant, permissions=placed.default_permissions)
-        identity = identity_of(grant, user=grant.name or named_in(connect))
+        user = grant.name or named_in(connect)
+        identity = identity_of(replace(grant, name="", tags=()), user=user)
         if identity.account == own:
             identity = identity.without_publish(_SUBJECT)
         return configured.admit(identity)

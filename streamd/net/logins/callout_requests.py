@@ -33,6 +33,7 @@ from streamd.tokens.auth_callout import (
     request_token,
     sealed_request,
 )
+from streamd.tokens.claims import RegisteredClaims, UserClaims
 from streamd.tokens.nkeys import KEY_BYTES, KeyKind, KeyPair
 from streamd.tokens.validation import LoginRefused
 from streamd.tokens.xkeys import SEAL_NONCE_BYTES
@@ -47,6 +48,7 @@ class CalloutAsk(NamedTuple):
     connect: ConnectOptions
     approach: Approach
     connection_type: str
+    token: UserClaims | None = None  # that the client showed
 
 
 @dataclass(slots=True)
@@ -146,11 +148,14 @@ def _client(ask: CalloutAsk) -> dict[str, Any]:
     connect, approach = ask.connect, ask.approach
     is_leaf = ask.connection_type in _LEAF_TYPES
     kind = "websocket" if ask.connection_type == "WEBSOCKET" else "nats"
+    shown = ask.token.registered if ask.token is not None else RegisteredClaims()
     return {
         "host": approach.ip,
         "id": approach.cid,
-        "user": named_in(connect),
+        "user": named_in(connect) or shown.subject,
         "name": connect.get("name", ""),
+        "tags": list(shown.tags),
+        "name_tag": shown.name,
         "kind": "Leafnode" if is_leaf else "Client",
         "type": "" if is_leaf else kind,
         "nonce": approach.nonce,

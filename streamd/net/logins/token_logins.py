@@ -8,6 +8,7 @@ users but those whom they name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from streamd.errors import TokenError
@@ -98,9 +99,12 @@ class TokenLogins:
             claims = await self._accounts.load(user.account)
         except TokenError as err:
             return Refusal(f"Account JWT lookup error: {err}")
-        if not _is_asked(user, claims):
-            return self._admit(user, login, claims, configured)
-        return await self._ask(claims, connect, approach, configured)
+        verdict = self._admit(user, login, claims, configured)
+        if not _is_asked(user, claims) or not isinstance(verdict, Identity):
+            return verdict
+        token = login.token or self.default_sentinel
+        ask = CalloutAsk({**connect, "jwt": token}, approach, configured.connection_type, user)
+        return await self._ask(claims, ask, verdict, configured)
 
     def _admit(
         self, user: UserClaims, login: Login, claims: AccountClaims, configured: Authenticator
@@ -121,18 +125,15 @@ class TokenLogins:
     async def _ask(
         self,
         claims: AccountClaims,
-        connect: ConnectOptions,
-        approach: Approach,
+        ask: CalloutAsk,
+        shown: Identity,
         configured: Authenticator,
     ) -> Verdict:
-        """Let the service of an account decide."""
+        """Let the service of an account decide on a user who is `shown` by its token."""
         name, settings = claims.registered.subject, claims.authorization
         policy = CalloutPolicy(
             name, name, settings.xkey, frozenset(settings.allowed_accounts), claims
         )
-        if not connect.get("jwt"):
-            connect = {**connect, "jwt": self.default_sentinel}
-        ask = CalloutAsk(connect, approach, configured.connection_type)
         try:
             answer = await self._callouts.ask(policy, ask)
             placed = await self._placed(answer.account)
@@ -141,7 +142,20 @@ class TokenLogins:
             return Refusal(str(err), level="warning", account=name)
         except LoginRefused as err:
             return refusal_of(err, account=name)
-        identity = identity_of(grant, user=grant.name or grant.user_key)
+        identity = identity_of(grant, user=grant.name or shown.user)
+        if identity.token is not None and shown.token is not None:
+            # Its own token is what revocations are about, and what is told of the client.
+            own = shown.token
+            facts = replace(
+                identity.token,
+                token=own.token,
+                user_key=own.user_key,
+                name=own.name,
+                tags=own.tags,
+                issued_s=own.issued_s,
+                is_bearer=own.is_bearer,
+            )
+            identity = replace(identity, token=facts)
         if identity.account == name:
             identity = identity.without_publish(_SUBJECT)
         return configured.admit(identity)

@@ -86,7 +86,7 @@ def user_facts(profile: ClientProfile, label_of: Callable[[str], str]) -> Docume
         "account": identity.account,
         "account_name": label_of(identity.account),
     }
-    if token is not None and token.token and token.name:
+    if token is not None and token.name:
         facts["user_name"] = token.name
     if identity.permissions is not None:
         facts["permissions"] = _permissions(identity.permissions)
