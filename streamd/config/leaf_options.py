@@ -12,6 +12,7 @@ from streamd.config.cluster_options import client_address, join_address
 from streamd.config.tls_options import TlsOptions
 from streamd.durations import SECOND_NS
 from streamd.errors import ConfigError
+from streamd.tokens.nkeys import KeyKind, is_valid_public
 from streamd.types import ACCOUNT
 
 DEFAULT_LEAF_PORT: Final = 7422
@@ -59,6 +60,13 @@ class LeafUrl(NamedTuple):
     def text(self) -> str:
         """The URL without its password."""
         return f"{self.scheme}://{self.address}{self.path}"
+
+
+_NO_ACCOUNT_KEY: Final = (
+    "operator mode requires account nkeys in remotes. Please add an `account` key to each remote in"
+    " your `leafnodes` section, to assign it to an account. Each account value should be a 56"
+    " character public key, starting with the letter 'A'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +151,16 @@ class LeafOptions:
         """True if leaf nodes log in by the block's own rules, not by those of clients."""
         return bool(self.users or self.username or self.nkey or self.account)
 
-    def check(self, accounts: Collection[str]) -> None:
+    def check(self, accounts: Collection[str], *, has_operators: bool) -> None:
         """Check what only makes sense with the other options. Raises ConfigError."""
         for mode in self.compressions:
             if mode.lower() not in COMPRESSIONS:
                 raise ConfigError(f'unsupported compression mode "{mode}"')
-        for account in (self.account, *(user.account for user in self.users)):
-            if account and account not in accounts:
-                raise ConfigError(
-                    f'cannot find local account "{account}" specified in leafnode authorization'
-                )
+        if has_operators:
+            self._check_operated()
+        else:
+            self._check_accounts(accounts)
         for remote in self.remotes:
-            if remote.account not in accounts:
-                raise ConfigError(
-                    f'cannot find local account "{remote.account}" specified in leafnode remote'
-                )
             if len({url.is_websocket for url in remote.urls}) > 1:
                 shown = " ".join(f'"{url.text}"' for url in remote.urls)
                 raise ConfigError(
@@ -171,6 +174,28 @@ class LeafOptions:
                 raise ConfigError(
                     f'invalid leafnodes advertise value of "{self.advertise}": {err}'
                 ) from None
+
+    def _check_accounts(self, accounts: Collection[str]) -> None:
+        for account in (self.account, *(user.account for user in self.users)):
+            if account and account not in accounts:
+                raise ConfigError(
+                    f'cannot find local account "{account}" specified in leafnode authorization'
+                )
+        for remote in self.remotes:
+            if remote.account not in accounts:
+                raise ConfigError(
+                    f'cannot find local account "{remote.account}" specified in leafnode remote'
+                )
+
+    def _check_operated(self) -> None:
+        """Check accounts where they are those of tokens: they are looked up at the start."""
+        if self.users:
+            raise ConfigError("operator mode does not allow specifying users in leafnode config")
+        for remote in self.remotes:
+            if not is_valid_public(KeyKind.ACCOUNT, remote.account):
+                raise ConfigError(_NO_ACCOUNT_KEY)
+        if self.is_enabled and self.account and not is_valid_public(KeyKind.ACCOUNT, self.account):
+            raise ConfigError("operator mode and non account nkeys are incompatible")
 
 
 def parse_leaf_url(text: str) -> LeafUrl:

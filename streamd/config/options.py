@@ -280,7 +280,7 @@ def finish(options: Options) -> Options:
             " strictly lower than lame duck duration"
             f" ({format_duration(options.lame_duck_duration_ns)})"
         )
-    options.leaf.check(options.accounts)
+    options.leaf.check(options.accounts, has_operators=bool(options.operators.tokens))
     options.websocket.check(
         has_users=bool(options.users), has_operators=options.operators.has_trusted_keys
     )

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
+from streamd.tokens.credentials import format_credentials
+from streamd.tokens.nkeys import KeyPair
 from tests.certificates import Authority
 from tests.leaf_bed import Ends, LeafPair, Sides, page, shown, until
+from tests.minted_tokens import (
+    ACCOUNT,
+    OTHER_ACCOUNT,
+    SYSTEM,
+    USER,
+    account,
+    connect_options,
+    operator_config,
+    user,
+)
 from tests.parity.runner import ours_binary, peer_binary
 from tests.wire import CONNECT, Wire
 
@@ -243,3 +256,42 @@ def test_an_account_has_as_many_leaf_nodes_as_it_may(make: Make) -> None:
     pair = make("ours-ours", Sides(hub=hub, url=url), is_joined=False)
     pair.leaf.wait_for_log("maximum account active connections exceeded")
     assert page(pair.hub, "leafz")["leafnodes"] == 0
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_link_logs_in_with_credentials(make: Make, kinds: str, tmp_path: Path) -> None:
+    """Of a user of the hub's operator; the leaf node's account is one of its own tokens. The link
+    ends when the user is revoked there."""
+    file = tmp_path / "leaf.creds"
+    narrow = {"pub": {"deny": ["no.>"]}}
+    file.write_text(format_credentials(user(issuer=ACCOUNT, **narrow), USER))
+    hub, leaf = (
+        operator_config((ACCOUNT, account())),
+        operator_config((OTHER_ACCOUNT, account(OTHER_ACCOUNT, name="B"))),
+    )
+    remote = f'credentials: "{file}", account: {OTHER_ACCOUNT.public}'
+    pair = make(kinds, Sides(hub=hub, leaf=leaf, remote=remote))
+    (link,) = page(pair.hub, "leafz")["leafs"]
+    assert link["account"] == ACCOUNT.public
+    with _member(pair.leaf, OTHER_ACCOUNT) as below, _member(pair.hub, ACCOUNT) as above:
+        ends = Ends(below, above)
+        for subject in ("yes.1", "no.1"):
+            above.subscribe(subject)
+        ends.sync()
+        for subject in ("yes.1", "no.1"):
+            below.publish(subject)
+        assert [frame[0] for frame in shown(ends.arrived())] == ["yes.1"]
+    with _member(pair.hub, SYSTEM) as operating:
+        revoked = account(revocations={"*": 2_000_000_000})
+        subject = f"$SYS.REQ.ACCOUNT.{ACCOUNT.public}.CLAIMS.UPDATE"
+        answer = operating.ask(subject, revoked.encode(), within_s=20)[0].json()
+        assert answer["data"]["message"] == "jwt updated"
+    until(lambda: page(pair.hub, "leafz")["leafnodes"] == 0, "the link is gone")
+
+
+def _member(server: ServerProcess, issuer: KeyPair) -> Wire:
+    wire = Wire(server.port, None)
+    options = connect_options(user(issuer=issuer), wire.info["nonce"])
+    wire.send(f"CONNECT {json.dumps(CONNECT | options)}\r\n".encode())
+    assert wire.fence(20) == []
+    return wire

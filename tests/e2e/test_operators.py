@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.servers import ServerProcess, free_port
 from streamd.tokens.credentials import format_credentials
 from streamd.tokens.nkeys import KeyPair
 from tests.e2e.conftest import Run, Start
+from tests.e2e.javascript import modules, run_node
 from tests.e2e.test_accounts import launch
 from tests.minted_tokens import (
     ACCOUNT,
@@ -32,6 +34,7 @@ from tests.minted_tokens import (
 )
 from tests.wire import CONNECT, Wire
 
+__all__ = ["modules"]  # a fixture
 pytestmark = pytest.mark.slow
 NOW_S = int(time.time())
 STORING = {
@@ -177,3 +180,40 @@ def test_a_client_logs_in_with_credentials(make_server: Start, run: Run, tmp_pat
     server.launch()
     server.wait()
     run(body())
+
+
+def test_javascript_clients_log_in_with_credentials(
+    modules: Path, make_server: Start, tmp_path: Path
+) -> None:
+    """`@nats-io/transport-node`, and `wsconnect` where Node has a WebSocket."""
+    port = free_port()
+    config = operator_config((ACCOUNT, account(limits={**UNLIMITED, "disk_storage": -1})))
+    server = make_server(
+        extra=f'{config}websocket {{ listen: "127.0.0.1:{port}", no_tls: true }}\n'
+    )
+    server.launch()
+    server.wait_for_log("Server is ready")
+    files = {
+        "user": format_credentials(user(), USER),
+        "system": format_credentials(user(issuer=SYSTEM), USER),
+        "update": account(revocations={"*": NOW_S + 1000}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    flags = ["--experimental-websocket"]  # which Node has by itself from 22 on
+    node = subprocess.run(
+        ["node", *flags, "-p", "typeof WebSocket"], capture_output=True, text=True, check=False
+    )
+    has_websocket = node.stdout.strip() == "function"
+    run_node(
+        modules,
+        *(flags if has_websocket else ()),
+        "creds.mjs",
+        server.url,
+        f"ws://127.0.0.1:{port}" if has_websocket else "",
+        str(tmp_path / "user"),
+        str(tmp_path / "system"),
+        f"$SYS.REQ.ACCOUNT.{ACCOUNT.public}.CLAIMS.UPDATE",
+        str(tmp_path / "update"),
+    )
+    assert server.stop() == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.minted_tokens import operator_config
+from tests.minted_tokens import ACCOUNT, OPERATOR, OTHER_ACCOUNT, operator_config, user
 from tests.parity.login_bed import Servers, both, logged, outcome
+from tests.parity.runner import ours_binary, peer_binary
 from tests.parity.test_operator_logins import ACCOUNTS, CASES
 
 
@@ -25,6 +28,49 @@ def test_a_login_comes_to_the_same(case: str, servers: Servers) -> None:
     told = servers.compare(lambda server: _once(outcome(server, CASES[case])))
     if "Authorization Violation" in str(told):
         servers.compare(lambda server: logged(server, before[id(server)]))
+
+
+REFUSED = {
+    "users of leaf nodes": "leafnodes { port: -1, authorization {users: [{user: a, pass: b}]} }",
+    "a remote of $G": "leafnodes { remotes: [{url: 'nats://127.0.0.1:1'}] }",
+    "a remote of no key": "leafnodes { remotes: [{url: 'nats://127.0.0.1:1', account: A}] }",
+    "a leaf node's account": "leafnodes { port: -1, authorization {account: X} }",
+    "no_auth_user": "no_auth_user: x",
+    "accounts": "accounts { A {} }",
+    "users": "authorization { users: [{user: a, password: b}] }",
+    "trusted keys": f"trusted_keys: [{OPERATOR.public}]",
+    "a sentinel that is none": "default_sentinel: x",
+    "a sentinel with a key": f"default_sentinel: {user()}",
+    "callouts": f"authorization {{ auth_callout {{issuer: {ACCOUNT.public}, users: [a]}} }}",
+    "a pin that is no key": "resolver_pinned_accounts: [x]",
+    "another system account": f"system_account: {OTHER_ACCOUNT.public}",
+    "a web server that is not there": 'resolver: URL("http://127.0.0.1:1/x/")',
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_start_is_refused_alike(case: str, tmp_path: Path) -> None:
+    if not peer_binary():
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+    config = operator_config()
+    if "resolver:" in REFUSED[case]:
+        config = config[: config.index("resolver:")]
+    file = tmp_path / "server.conf"
+    file.write_text(f"listen: 127.0.0.1:-1\n{config}{REFUSED[case]}\n")
+    said = []
+    for binary in (peer_binary(), ours_binary()):
+        done = subprocess.run(
+            [binary, "-c", str(file)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1
+        (line, *_) = reversed((done.stdout + done.stderr).strip().splitlines())
+        said.append(line.partition("[FTL] ")[2] or line.partition(": ")[2])
+    assert _reason(said[1]) == _reason(said[0])
+
+
+def _reason(text: str) -> str:
+    """Return a refusal without what a socket says in words of its own."""
+    return text.partition(": Get ")[0] if "could not fetch" in text else text
 
 
 def _once(told: list[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
+from tests.minted_tokens import ACCOUNT, account, operator_config, user
 from tests.parity.runner import ours_binary, peer_binary
 from tests.websocket_wire import (
     BINARY,
@@ -348,3 +349,42 @@ def test_same_origin_is_judged_alike(guarded: Pair) -> None:
         return found
 
     assert told(guarded.ours) == told(guarded.peer)
+
+
+@pytest.fixture(scope="module")
+def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    config = operator_config((ACCOUNT, account()))
+    yield from started(tmp_path_factory.mktemp("operated"), "jwt_cookie: j", config)
+
+
+def test_tokens_log_in_alike(operated: Pair) -> None:
+    """By cookie, in CONNECT, both; and by ways to connect."""
+    bearer = user(bearer_token=True)
+    expired = user(bearer_token=True, exp=5)
+    only = {
+        kind: user(bearer_token=True, allowed_connection_types=[kind])
+        for kind in ("WEBSOCKET", "STANDARD")
+    }
+    plain = frame(BINARY, CONNECT)
+    given = json.dumps({"verbose": False, "jwt": bearer})
+    cases = {
+        "cookie": (plain, {"Cookie": f"j={bearer}"}),
+        "no cookie": (plain, {}),
+        "a cookie that is none": (plain, {"Cookie": "j=x"}),
+        "expired": (plain, {"Cookie": f"j={expired}"}),
+        "connect": (frame(BINARY, f"CONNECT {given}\r\nPING\r\n".encode()), {}),
+        "over the cookie": (
+            frame(BINARY, f"CONNECT {given}\r\nPING\r\n".encode()),
+            {"Cookie": f"j={expired}"},
+        ),
+        "ws alone": (plain, {"Cookie": f"j={only['WEBSOCKET']}"}),
+        "tcp alone": (plain, {"Cookie": f"j={only['STANDARD']}"}),
+    }
+
+    def told(server: ServerProcess) -> object:
+        return {
+            name: conversation(operated, server, data, headers)
+            for name, (data, headers) in cases.items()
+        }
+
+    assert told(operated.ours) == told(operated.peer)

@@ -179,7 +179,8 @@ class UrlResolver:
                         raise TokenError(f'could not fetch <"{url}">: over {TOKEN_BYTES_MAX} bytes')
                 return content.decode("latin-1")
         except (aiohttp.ClientError, TimeoutError, OSError) as err:
-            raise TokenError(f'could not fetch <"{url}">: {describe(err)}') from None
+            reason = f'Get "{url}": {describe(err)}'
+            raise TokenError(f'could not fetch <"{url}">: {reason}') from None
 
 
 class DirectoryResolver:

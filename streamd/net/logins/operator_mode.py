@@ -32,6 +32,7 @@ from streamd.net.logins.token_accounts import Accounts, TokenAccounts
 from streamd.net.logins.token_logins import TokenLogins
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.obs.server_log import Log
+from streamd.tokens.nkeys import KeyKind, is_valid_public
 from streamd.tokens.operators import read_operators
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ class OperatorMode:
         )
 
     async def start(self, create_task: CreateTask, *, needed: Iterable[str]) -> None:
-        """Open the resolver, and load the system account and others that are needed from the
-        beginning. Raises ConfigError."""
+        """Open the resolver, and load the system account and, if they are there, others that are
+        needed from the beginning. Raises ConfigError."""
         try:
             await self._resolver.start()
         except (TokenError, OSError) as err:
@@ -133,17 +134,16 @@ class OperatorMode:
             create_task(self.accounts.loader.run(), name="token-exporters"),
             create_task(self._requests.run(), name="token-requests"),
         ]
-        if self._system_account.startswith("A"):
-            await self._need(self._system_account, "error resolving system account: {err}")
+        if is_valid_public(KeyKind.ACCOUNT, self._system_account):
+            try:
+                await self.accounts.load(self._system_account)
+            except TokenError as err:
+                raise ConfigError(f"error resolving system account: {err}") from err
         for account in needed:
-            text = f'cannot find local account "{account}" specified in leafnode remote'
-            await self._need(account, text)
-
-    async def _need(self, account: str, text: str) -> None:
-        try:
-            await self.accounts.load(account)
-        except TokenError as err:
-            raise ConfigError(text.format(err=err)) from err
+            try:
+                await self.accounts.load(account)
+            except TokenError:
+                self.accounts.want(account)  # it may come
 
     def reload(self, options: Options) -> None:
         """Use another preload and sentinel from here on. Accounts whose tokens are not there any

@@ -22,7 +22,7 @@ def read(text: str) -> tuple[LeafOptions, Options]:
     options = Options()
     block = root.raw["leafnodes"]  # type: ignore[index]
     leaf = read_leafnodes(block, KeyBlocks(options))
-    leaf.check(ACCOUNTS)
+    leaf.check(ACCOUNTS, has_operators=False)
     return leaf, options
 
 
