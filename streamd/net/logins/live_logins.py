@@ -19,6 +19,7 @@ from streamd.tokens.permissions import as_permissions
 from streamd.tokens.validation import Trust, is_issuer_known, is_revoked
 
 _REVOKED: Final = "User Authentication Revoked"
+_VIOLATION: Final = "Authorization Violation"
 _EXPIRED: Final = "Account Authentication Expired"
 
 
@@ -67,6 +68,11 @@ class LiveLogins:
         for link in self._links_of(account):
             link.close("Authentication Expired", _EXPIRED)
 
+    def refuse_links(self, account: str) -> None:
+        """End the leaf links to an account that is no more."""
+        for link in self._links_of(account):
+            link.close("Authentication Failure", _VIOLATION)
+
     def change(self, claims: AccountClaims, before: AccountClaims, trust: Trust) -> None:
         """Judge the connections of an account by its new token."""
         account = claims.registered.subject
@@ -114,7 +120,7 @@ def _end_of(
     """Return why a user of an account may not stay; None: it may."""
     issuer = token.issuer_key
     if token.is_bearer and claims.limits.disallows_bearer:
-        return End("Authentication Failure", "Authorization Violation")
+        return End("Authentication Failure", _VIOLATION)
     if token.token and is_revoked(claims.revocations, token.user_key, token.issued_s):
         return End("Credentials Revoked", _REVOKED)
     was_scope, scope = before.signing_keys.get(issuer), claims.signing_keys.get(issuer)

@@ -158,13 +158,13 @@ class OperatorMode:
             token = operators.preload.get(account)
             if token is None:
                 log.info(f'Reloaded: deleting account [removed]: "{account}"')
-                loader.forget(account)
+                self.accounts.drop(account)
                 continue
             try:
                 loader.update(account, token)
             except TokenError:
                 log.info(f'Reloaded: deleting account [bad claims]: "{account}"')
-                loader.forget(account)
+                self.accounts.drop(account)
 
     async def close(self) -> None:
         """End the tasks, and the resolver."""

@@ -67,6 +67,7 @@ class TokenAccounts:
         self._changed: dict[str, AccountClaims | None] = {}  # not linked yet; claims before, if any
         self._known: dict[str, AccountClaims] = {}  # as of the last change that was carried out
         self._told: dict[str, tuple[str, ...]] = {}  # imports that cannot be, as logged last
+        self._dropped: set[str] = set()  # by a reload, which judges connections itself
         self._expiries: dict[str, LoginExpiry] = {}
         self._wanted: dict[str, list[Callable[[], None]]] = {}  # by account that is being loaded
         self._has_wanted = asyncio.Event()
@@ -131,6 +132,11 @@ class TokenAccounts:
         if self.loader.get(account) is None and is_valid_public(KeyKind.ACCOUNT, account):
             self._want(account, None)
 
+    def drop(self, account: str) -> None:
+        """Forget an account that the configuration has no more: its clients are judged anew."""
+        self._dropped.add(account)
+        self.loader.forget(account)
+
     def close(self) -> None:
         """Await the end of no token any more."""
         for expiry in self._expiries.values():
@@ -183,7 +189,11 @@ class TokenAccounts:
             claims = self.loader.get(name)
             if claims is None:
                 self._known.pop(name, None)
-                self._live.expire(name)
+                if name not in self._dropped:
+                    self._live.expire(name)
+                else:
+                    self._dropped.discard(name)
+                    self._live.refuse_links(name)
                 continue
             self._known[name] = claims
             if before is not None:
