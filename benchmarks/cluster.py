@@ -23,9 +23,9 @@ POLL_S = 0.01
 class ClusterProcess:
     """Some servers named n1, n2, ... with routes to each other.
 
-    Each may be stopped, killed and started again by itself. `sync` is as for a
-    `ServerProcess`; `secret` and `extra` go into every configuration, and the first of `tags` into
-    that of n1, and so on.
+    Each may be stopped, killed and started again by itself. `sync` and `jetstream` are as for a
+    `ServerProcess`; `secret` and `extra` go into every configuration, and the first of `tags`
+    into that of n1, and so on.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class ClusterProcess:
         secret: str = "bench",
         extra: str = "",
         tags: Sequence[str] = (),
+        jetstream: str = "",
     ) -> None:
         self._is_temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="streamd-cluster-"))
@@ -51,6 +52,7 @@ class ClusterProcess:
                 binary,
                 directory=self.directory / name,
                 sync=sync,
+                jetstream=jetstream,
                 extra=f"{self.cluster_block(name, port)}\n{tagged}\n{extra}",
             )
 

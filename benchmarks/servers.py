@@ -77,7 +77,7 @@ class ServerProcess:
     """Server that may be stopped, killed and started again on the same directory and ports.
 
     `sync` is "" for the server's own default, else the value of `jetstream.sync_interval`.
-    `extra` is appended to the configuration as it is.
+    `extra` is appended to the configuration as it is, `jetstream` to the block of that name.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class ServerProcess:
         sync: str = "",
         extra: str = "",
         is_jetstream: bool = True,
+        jetstream: str = "",
     ) -> None:
         self.binary = str(binary)
         self.sync = sync
@@ -97,6 +98,7 @@ class ServerProcess:
         self._directory = Path(directory or tempfile.mkdtemp(prefix="streamd-bench-"))
         self._extra = extra
         self._is_jetstream = is_jetstream
+        self._jetstream = jetstream
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -120,8 +122,12 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def configure(self, *, sync: str | None = None, extra: str | None = None) -> None:
+    def configure(
+        self, *, sync: str | None = None, extra: str | None = None, jetstream: str | None = None
+    ) -> None:
         """Change what the next start uses."""
+        if jetstream is not None:
+            self._jetstream = jetstream
         if sync is not None:
             self.sync = sync
         if extra is not None:
@@ -143,7 +149,9 @@ class ServerProcess:
             lines.append(f"http: 127.0.0.1:{self.http_port}")
         if self._is_jetstream:
             sync = f'\n  sync_interval: "{self.sync}"' if self.sync else ""
-            lines.append(f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n}}')
+            lines.append(
+                f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n{self._jetstream}}}'
+            )
         self.config_file.write_text("\n".join([*lines, self._extra]) + "\n")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

@@ -3,6 +3,10 @@
 One message, a batch of them in order, or the last of each of many subjects. The replies are
 messages, not JSON; refusals are statuses. Reads what is applied now: no barrier, so a reader that
 did not wait for its own write's ack may miss it.
+
+Two headers of ours ask for more (docs/extensions.md). `Nats-Linearizable: true`, or the same in the
+stream's metadata: the leader answers, behind a ReadIndex round, and nobody else does.
+`Nats-Min-Last-Seq: N`: who has not applied message N says so.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from streamd.api.decoding import decode_one
 from streamd.api.message_endpoints import has_selector, is_contradictory, select
 from streamd.api.request import Request
 from streamd.errors import JsError
+from streamd.machine import message_headers
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
 from streamd.types import Document, Seq, StoredMsg
@@ -26,6 +31,13 @@ _EMPTY: Final = b"NATS/1.0 408 Empty Request\r\n\r\n"
 _BAD: Final = b"NATS/1.0 408 Bad Request\r\n\r\n"
 _MALFORMED: Final = b"NATS/1.0 408 Malformed Request\r\n\r\n"
 _TOO_MANY: Final = b"NATS/1.0 413 Too Many Results\r\n\r\n"
+_BEHIND: Final = b"NATS/1.0 412 Min Last Sequence\r\nNats-Last-Sequence: %d\r\n\r\n"
+_NO_LEADER: Final = b"NATS/1.0 503 No Leader\r\n%b\r\n"
+
+LINEARIZABLE: Final = b"Nats-Linearizable"
+MIN_LAST_SEQ: Final = b"Nats-Min-Last-Seq"
+LINEARIZABLE_STREAM: Final = "streamd.linearizable_reads"
+"""Key of a stream's metadata; "true": every direct get of the stream is linearizable."""
 
 
 def _allows(request: Request, handle: StreamHandle) -> bool:
@@ -45,6 +57,60 @@ def get(request: Request) -> None:
     if handle is None or not _allows(request, handle):
         request.no_responders()
         return
+    headers, metadata = request.headers, handle.machine.config.get("metadata")
+    if headers or metadata:
+        least = message_headers.get(headers, MIN_LAST_SEQ) if headers else None
+        if least is not None and not least.isdigit():
+            request.status(_BAD)
+            return
+        least_seq = int(least or 0)
+        if _is_linearizable(headers, metadata):
+            _get_behind_a_barrier(request, least_seq)
+            return
+        if handle.machine.index.last_seq < least_seq:
+            request.status(_BEHIND % handle.machine.index.last_seq)
+            return
+    _get(request, handle)
+
+
+def _is_linearizable(headers: bytes, metadata: dict[str, str] | None) -> bool:
+    if metadata and metadata.get(LINEARIZABLE_STREAM) == "true":
+        return True
+    return bool(headers) and message_headers.get(headers, LINEARIZABLE) == b"true"
+
+
+def _get_behind_a_barrier(request: Request, least_seq: Seq) -> None:
+    """Serve a linearizable read: what it sees was committed at some moment after it was asked.
+
+    Only the leader's barrier says so: it has heard from a majority, since the request came, that
+    nobody took its place. Without a leader, or when another one takes over meanwhile, the answer is
+    a 503, which clients take for a reason to try again; it names the leader, if there is one.
+    """
+
+    def lost() -> None:
+        name = request.names[0]
+        asset = request.context.asset(name)
+        leader = "" if asset is None else request.context.node.leader_of(asset.uid)
+        told = b"Nats-Leader: %b\r\n" % leader.encode() if leader else b""
+        request.status(_NO_LEADER % told)
+
+    def look_up() -> None:
+        found = request.replica()
+        if found is None:
+            request.no_responders()
+        elif found.machine.index.last_seq < least_seq:
+            request.status(_BEHIND % found.machine.index.last_seq)
+        else:
+            _get(request, found)
+
+    handle = request.context.streams.stream(request.names[0])
+    if handle is None or (request.context.is_clustered and not handle.is_local):
+        lost()
+    else:
+        handle.read_barrier(lambda: request.guard(look_up), lost)
+
+
+def _get(request: Request, handle: StreamHandle) -> None:
     wanted: Document = {}
     if not request.payload and len(request.names) > 1:
         # What a key-value get is: kept short, there are many. A pattern is no subject.

@@ -81,7 +81,8 @@ class SimCluster:
             self.clients[name] = self.make_client(name)
         if directed is not None and directed.is_growing:
             self.checkers.ack_disks = AckDisks(self)
-        if directed is not None and directed.is_encrypted:
+        self.is_encrypted = directed is not None and directed.is_encrypted
+        if self.is_encrypted:
             self._encrypt()
         self.faults = Faults(self, directed)
         self.duration_us = rng.choice((6, 10, 15)) * SECOND

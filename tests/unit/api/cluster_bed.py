@@ -291,13 +291,14 @@ class World:
         *,
         runs: bool = True,
         account: str = ACCOUNT,
+        headers: bytes = b"",
     ) -> bytes:
         """Send a request to a node; returns its reply subject. `runs`: see `run`."""
         self._reply_count += 1
         reply = b"_INBOX.%d" % self._reply_count
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         asked = b"$JS.API." + subject.encode()
-        self.routers[node].handle(asked, reply, b"", payload, client, account)
+        self.routers[node].handle(asked, reply, headers, payload, client, account)
         if runs:
             self.run()
         return reply

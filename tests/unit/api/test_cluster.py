@@ -315,6 +315,31 @@ def test_direct_get_asks_the_leader_and_in_need_any_replica(world: World) -> Non
     assert found[0].startswith(b"NATS/1.0 503")
 
 
+def test_a_linearizable_direct_get_is_answered_by_the_leader_or_not_at_all(world: World) -> None:
+    """By a header, or by the stream's metadata: no replica answers while nobody leads."""
+    uid = world.make("S", num_replicas=3, allow_direct=True, subjects=["s"]).uid
+    world.machines[uid]["n1"].store("s", b"hello")
+    asked = b"NATS/1.0\r\nNats-Linearizable: true\r\n\r\n"
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.S.s", headers=asked))
+    assert found[1] == b"hello"
+    world.leaders[uid] = ""
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.S.s", headers=asked))
+    assert found == (b"NATS/1.0 503 No Leader\r\n\r\n", b"")
+    uid = world.make(
+        "T",
+        num_replicas=3,
+        allow_direct=True,
+        subjects=["t"],
+        metadata={"streamd.linearizable_reads": "true"},
+    ).uid
+    world.machines[uid]["n1"].store("t", b"hello")
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.T.t"))
+    assert found[1] == b"hello"
+    world.leaders[uid] = ""
+    (found,) = world.replies(world.send("n2", "DIRECT.GET.T.t"))
+    assert found[0].startswith(b"NATS/1.0 503 No Leader")
+
+
 def test_audit_names_the_client_and_its_server(world: World) -> None:
     world.wires.heard = (b"$JS.EVENT.ADVISORY.API",)
     facts = {"ip": "10.0.0.9", "start_ns": 1, "rtt_ns": 2, "user": "u", "name": "app"}

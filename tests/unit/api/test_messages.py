@@ -246,3 +246,33 @@ def test_an_answer_that_goes_to_the_api_asks_nothing(bed: Bed) -> None:
     assert bed.node.stream("T") is not None
     peer.send(b"SUB in 1\r\nPUB $JS.API.STREAM.DELETE.T in 0\r\n\r\n")
     assert bed.node.stream("T") is None
+
+
+def test_a_direct_get_that_asks_for_more_than_is_there_is_told_what_is(bed: Bed) -> None:
+    """`Nats-Min-Last-Seq`: answered from message 6 on, else 412; no number is a bad request."""
+
+    def ask(least: bytes, more: bytes = b"") -> tuple[bytes, bytes]:
+        headers = b"NATS/1.0\r\nNats-Min-Last-Seq: %b\r\n%b\r\n" % (least, more)
+        (answer,) = bed.ask_raw("DIRECT.GET.T.t.3", b"", headers)
+        return answer
+
+    for more in (b"", b"Nats-Linearizable: true\r\n"):
+        assert ask(b"6", more)[1] == b"x3"
+        assert ask(b"7", more)[0] == (
+            b"NATS/1.0 412 Min Last Sequence\r\nNats-Last-Sequence: 6\r\n\r\n"
+        )
+        assert ask(b"x", more)[0] == b"NATS/1.0 408 Bad Request\r\n\r\n"
+
+
+def test_a_linearizable_direct_get_waits_for_the_barrier(bed: Bed) -> None:
+    """What is stored before the barrier is through is seen; the answer is the usual one."""
+    asked = b"NATS/1.0\r\nNats-Linearizable: true\r\n\r\n"
+    stream = bed.node.stream("T")
+    assert isinstance(stream, Stream)
+    held: list[Any] = []
+    stream.read_barrier = lambda done, lost: held.append(done)  # type: ignore[method-assign]
+    bed.router.handle(b"$JS.API.DIRECT.GET.T.t.1", b"r", asked, b"")
+    assert not bed.wires.sent
+    stream.store("t.1", b"newest")
+    held[0]()
+    assert bed.wires.sent[-1][3] == b"newest"
