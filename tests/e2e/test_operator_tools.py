@@ -207,6 +207,264 @@ def test_server_requests(cluster: ClusterProcess, run: Run, kind: str, key: str)
     run(body())
 
 
+# Fields that the tables of `nats server report ...`, `check ...` and `stream-check` are made from:
+# paths in `data`; `*` stands for each item of a list, which must not be empty.
+_READ: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "check server, report cpu, report mem": (
+        "VARZ",
+        None,
+        (
+            "server_id", "server_name", "version", "start", "now", "uptime", "mem", "cores", "cpu",
+            "gomaxprocs", "connections", "total_connections", "routes", "remotes", "leafnodes",
+            "in_msgs", "out_msgs", "in_bytes", "out_bytes", "slow_consumers", "subscriptions",
+            "auth_required", "max_connections", "ping_interval", "ping_max", "http_port",
+            "max_control_line", "max_payload", "max_pending", "write_deadline", "config_load_time",
+            "jetstream.config.max_memory", "jetstream.config.max_storage",
+            "jetstream.config.store_dir", "jetstream.stats.memory", "jetstream.stats.storage",
+            "jetstream.stats.accounts", "jetstream.stats.ha_assets", "jetstream.stats.api.total",
+            "jetstream.stats.api.errors", "jetstream.meta.leader", "jetstream.meta.cluster_size",
+            "cluster.name", "slow_consumer_stats.clients", "http_req_stats",
+        ),
+    ),
+    "report jetstream": (
+        "JSZ",
+        {"raft": True, "leader_only": False},
+        (
+            "server_id", "now", "config.max_memory", "config.max_storage", "memory", "storage",
+            "reserved_memory", "reserved_storage", "accounts", "ha_assets", "api.total",
+            "api.errors", "api.level", "streams", "consumers", "messages", "bytes",
+            "meta_cluster.name", "meta_cluster.leader", "meta_cluster.peer",
+            "meta_cluster.cluster_size",
+        ),
+    ),
+    "stream-check, consumer-check": (
+        "JSZ",
+        {"accounts": True, "streams": True, "consumer": True, "config": True, "raft": True,
+         "limit": 10_000},
+        (
+            "account_details.*.name", "account_details.*.id", "account_details.*.memory",
+            "account_details.*.storage",
+        ),
+    ),
+    "report routes": (
+        "ROUTEZ",
+        None,
+        (
+            "server_id", "server_name", "num_routes", "routes.*.rid", "routes.*.remote_id",
+            "routes.*.remote_name", "routes.*.did_solicit", "routes.*.ip", "routes.*.port",
+            "routes.*.pending_size", "routes.*.rtt", "routes.*.in_msgs", "routes.*.out_msgs",
+            "routes.*.in_bytes", "routes.*.out_bytes", "routes.*.subscriptions", "routes.*.uptime",
+            "routes.*.start", "routes.*.last_activity",
+        ),
+    ),
+    "report connections": (
+        "CONNZ",
+        {"subscriptions": True, "auth": True, "limit": 1024, "state": 0, "acc": "SYS"},
+        (
+            "server_id", "now", "num_connections", "total", "offset", "limit", "connections.*.cid",
+            "connections.*.ip", "connections.*.port", "connections.*.start",
+            "connections.*.last_activity", "connections.*.rtt", "connections.*.uptime",
+            "connections.*.idle", "connections.*.pending_bytes", "connections.*.in_msgs",
+            "connections.*.out_msgs", "connections.*.in_bytes", "connections.*.out_bytes",
+            "connections.*.subscriptions", "connections.*.kind", "connections.*.type",
+            "connections.*.lang", "connections.*.version", "connections.*.authorized_user",
+            "connections.*.account",
+        ),
+    ),
+    "report gateways": ("GATEWAYZ", {"accounts": True}, ("server_id", "now")),
+    "report leafnodes": ("LEAFZ", None, ("server_id", "now", "leafnodes")),
+    "request subscriptions": (
+        "SUBSZ",
+        {"subscriptions": True, "limit": 100},
+        ("server_id", "num_subscriptions", "num_cache", "num_inserts", "num_removes",
+         "num_matches", "cache_hit_rate", "max_fanout", "avg_fanout", "total", "limit",
+         "subscriptions_list.*.subject"),
+    ),
+    "request accounts": ("ACCOUNTZ", None, ("server_id", "system_account", "accounts.*")),
+    "request expvar, queues": ("IPQUEUESZ", None, ()),
+}  # fmt: skip
+
+
+def fields(document: Any, path: list[str]) -> bool:
+    """True if a document has the field that a path names; of a list each item."""
+    if not path:
+        return True
+    if path[0] == "*":
+        return bool(document) and all(fields(each, path[1:]) for each in document)
+    return path[0] in document and fields(document[path[0]], path[1:])
+
+
+@pytest.mark.parametrize("command", _READ)
+def test_fields_that_server_commands_read(cluster: ClusterProcess, run: Run, command: str) -> None:
+    """Of each server; a client of the system account is connected to each."""
+    kind, asked, paths = _READ[command]
+
+    async def body() -> None:
+        admins = [await admin_of(cluster.nodes[name]) for name in _NAMES]
+        found = await do_request(admins[0], f"$SYS.REQ.SERVER.PING.{kind}", asked)
+        assert names(found) == list(_NAMES)
+        for answer in found:
+            missing = [path for path in paths if not fields(answer["data"], path.split("."))]
+            assert not missing, (answer["server"]["name"], missing)
+        for admin in admins:
+            await admin.close()
+
+    run(body())
+
+
+def test_stream_check(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server stream-check` and `consumer-check`: each server tells of its replica, with the
+    group's name, state and replicas; and `<id>.HEALTHZ` of one stream."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n1"])
+        app = await app_of(cluster.nodes["n1"], "app")
+        js = app.jetstream()
+        await js.add_stream(name="CHECKED", subjects=["checked.>"], num_replicas=3)
+        await js.publish("checked.1", b"x")
+        await js.pull_subscribe("checked.>", "worker")
+        asked = {"accounts": True, "streams": True, "consumer": True, "config": True}
+        asked |= {"raft": True, "limit": 10_000}
+
+        async def seen() -> list[tuple[str, Any]]:
+            found = await do_request(admin, "$SYS.REQ.SERVER.PING.JSZ", asked)
+            assert names(found) == list(_NAMES)
+            return [
+                (answer["server"]["id"], stream)
+                for answer in found
+                for account in answer["data"]["account_details"]
+                if account["name"] == "APP"
+                for stream in account["stream_detail"]
+                if stream["name"] == "CHECKED"
+            ]
+
+        async with asyncio.timeout(30):
+            while True:  # until all replicas have all, and know the leader
+                rows = await seen()
+                states = [row["state"] for _, row in rows]
+                if len(rows) == 3 and all(state["messages"] == 1 for state in states):
+                    if all(row["cluster"].get("leader") for _, row in rows):
+                        break
+        for server_id, row in rows:
+            assert row["config"]["num_replicas"] == 3 and row["created"]
+            group = row["cluster"]
+            assert group["name"] == "bench" and group["raft_group"] == row["stream_raft_group"]
+            for key in ("messages", "bytes", "first_seq", "last_seq", "consumer_count"):
+                assert key in row["state"], key
+            (consumer,) = row["consumer_detail"]
+            for key in ("delivered", "ack_floor", "num_ack_pending", "num_pending", "cluster"):
+                assert key in consumer, key
+            assert consumer["delivered"].keys() >= {"consumer_seq", "stream_seq"}
+            (raft,) = row["consumer_raft_groups"]
+            assert raft["name"] == "worker" and raft["raft_group"]
+            one = {"account": "APP", "stream": "CHECKED"}
+            (health,) = await do_request(
+                admin, f"$SYS.REQ.SERVER.{server_id}.HEALTHZ", one, expected=1
+            )
+            assert health["data"] == {"status": "ok", "status_code": 200}
+        leaders = {row["cluster"]["leader"] for _, row in rows}
+        assert len(leaders) == 1
+        followers = [row for _, row in rows if "replicas" in row["cluster"]]
+        replicas = [each for row in followers for each in row["cluster"]["replicas"]]
+        assert {each["name"] for each in replicas} <= set(_NAMES)
+        assert all({"current", "active", "peer"} <= each.keys() for each in replicas)
+        await js.delete_stream("CHECKED")
+        await admin.close()
+        await app.close()
+
+    run(body())
+
+
+def test_checks_of_streams_consumers_buckets_and_messages(
+    cluster: ClusterProcess, run: Run
+) -> None:
+    """`nats server check connection | jetstream | stream | consumer | kv | message`, which an
+    ordinary account asks: the fields that thresholds are compared with."""
+
+    async def body() -> None:
+        app = await app_of(cluster.nodes["n2"], "app")
+        js = app.jetstream()
+        await js.add_stream(name="WATCHED", subjects=["watched.>"], num_replicas=3)
+        await js.publish("watched.1", b"x", headers={"A": "b"})
+        await js.pull_subscribe("watched.>", "worker")
+
+        async def ask(subject: str, asked: Any = None) -> Any:
+            payload = b"" if asked is None else json.dumps(asked).encode()
+            answer = json.loads((await app.request(f"$JS.API.{subject}", payload, timeout=10)).data)
+            assert "error" not in answer, answer
+            return answer
+
+        found = await ask("INFO")
+        for path in (
+            "memory", "storage", "streams", "consumers", "limits.max_memory", "limits.max_storage",
+            "limits.max_streams", "limits.max_consumers", "api.level", "api.total", "api.errors",
+        ):  # fmt: skip
+            assert fields(found, path.split(".")), path
+        found = await ask("STREAM.INFO.WATCHED")
+        for path in (
+            "cluster.leader", "cluster.replicas.*.name", "cluster.replicas.*.current",
+            "cluster.replicas.*.active", "state.messages", "state.num_subjects", "state.bytes",
+            "state.first_ts", "state.last_ts", "config.metadata", "created", "ts",
+        ):  # fmt: skip
+            assert fields(found, path.split(".")), path
+        found = await ask("CONSUMER.INFO.WATCHED.worker")
+        for path in (
+            "num_ack_pending", "num_waiting", "num_pending", "num_redelivered", "ack_floor",
+            "delivered.consumer_seq", "config.ack_policy", "cluster.leader", "created", "ts",
+        ):  # fmt: skip
+            assert fields(found, path.split(".")), path
+        found = await ask("STREAM.MSG.GET.WATCHED", {"last_by_subj": "watched.1"})
+        assert {"subject", "seq", "data", "hdrs", "time"} <= found["message"].keys()
+        bucket = await js.create_key_value(bucket="B", replicas=3)
+        await bucket.put("k", b"v")
+        found = await ask("STREAM.INFO.KV_B")
+        assert found["state"]["messages"] == 1
+        await js.delete_stream("WATCHED")
+        await js.delete_key_value("B")
+        await app.close()
+
+    run(body())
+
+
+def test_cluster_step_down_and_reload(cluster: ClusterProcess, run: Run) -> None:
+    """`nats server cluster step-down`, by name too, and `nats server config reload`."""
+
+    async def body() -> None:
+        admin = await admin_of(cluster.nodes["n1"])
+
+        async def leader() -> str:
+            subject, only = "$SYS.REQ.SERVER.PING.JSZ", {"leader_only": True}
+            found = await do_request(admin, subject, only, expected=1)
+            told = {answer["data"]["meta_cluster"].get("leader", "") for answer in found}
+            return min(told, default="")  # "": while there is none
+
+        async with asyncio.timeout(30):
+            while not (first := await leader()):
+                pass
+        wanted = next(name for name in _NAMES if name != first)
+        for asked, is_right in (
+            ({"placement": {"preferred": wanted}}, lambda name: name == wanted),
+            ({}, lambda name: name not in (wanted, "")),
+        ):
+            payload = json.dumps(asked).encode() if asked else b""
+            msg = await admin.request("$JS.API.META.LEADER.STEPDOWN", payload, timeout=10)
+            answer = json.loads(msg.data)
+            assert answer["type"] == "io.nats.jetstream.api.v1.meta_leader_stepdown_response"
+            assert answer["success"] is True
+            async with asyncio.timeout(30):
+                while not is_right(await leader()):
+                    pass
+        (info,) = await do_request(
+            admin, "$SYS.REQ.SERVER.PING.VARZ", {"server_name": "n2", "exact_match": True}, 1
+        )
+        server_id = info["data"]["server_id"]
+        (answer,) = await do_request(admin, f"$SYS.REQ.SERVER.{server_id}.RELOAD", expected=1)
+        assert answer["server"]["name"] == "n2" and "error" not in answer
+        await admin.close()
+
+    run(body())
+
+
 def test_kick_and_events(cluster: ClusterProcess, run: Run) -> None:
     """`nats server request kick`, seen by `nats events` at another server."""
 
