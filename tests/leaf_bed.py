@@ -52,13 +52,16 @@ class LeafPair:
         sides: Sides = Sides(),  # noqa: B008
         *,
         has_jetstream: bool = False,
+        modes: tuple[str, str] = ("off", "off"),
     ) -> None:
+        """`modes`: of compression, at the hub and at the leaf node."""
         self.leaf_port = free_port()
         texts = [
             f'server_name: HUB\n{sides.hub}\nleafnodes {{ listen: "127.0.0.1:{self.leaf_port}",'
-            f" compression: off\n{sides.listener} }}",
+            f" compression: {modes[0]}\n{sides.listener} }}",
             f'server_name: LEAF\n{sides.leaf}\nleafnodes {{ reconnect: "1s", remotes: [ {{ url:'
-            f' "{sides.url.format(port=self.leaf_port)}", compression: off\n{sides.remote} }} ] }}',
+            f' "{sides.url.format(port=self.leaf_port)}", compression: {modes[1]}\n{sides.remote}'
+            " } ] }",
         ]
         self.servers = []
         for name, binary, text in zip(("hub", "leaf"), binaries, texts, strict=True):

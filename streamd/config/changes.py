@@ -38,8 +38,8 @@ _FIXED_OF_TLS = {
     "is_mapping": "verify_and_map",
     "connections_per_s_max": "connection_rate_limit",
 }
-_LIVE_OF_LEAF = {"remotes"}
-_LIVE_OF_REMOTE = {"is_disabled", "place"}
+_LIVE_OF_LEAF = {"remotes", "compression", "compressions"}
+_LIVE_OF_REMOTE = {"is_disabled", "compression", "place"}
 _NO_TLS = TlsOptions()
 # Told of in lines of their own, or not settings.
 _APART = {
@@ -207,6 +207,8 @@ def _describe_leaf(old: LeafOptions, new: LeafOptions) -> list[str]:
     before = {remote.key: remote for remote in old.remotes}
     after = {remote.key: remote for remote in new.remotes}
     found = []
+    if old.compression != new.compression:
+        found.append(f"LeafNode Compression value is: {new.compression.mode}")
     for key in before.keys() | after.keys():
         if key not in after:
             found.append(f"LeafNode Remote {before[key].text} removed")
@@ -215,6 +217,9 @@ def _describe_leaf(old: LeafOptions, new: LeafOptions) -> list[str]:
         elif before[key].is_disabled != after[key].is_disabled:
             value = "true" if after[key].is_disabled else "false"
             found.append(f"LeafNode Remote {after[key].text} Disabled value is: {value}")
+        elif before[key].compression != after[key].compression:
+            mode = after[key].compression.mode
+            found.append(f"LeafNode Remote {after[key].text} Compression value is: {mode}")
     return sorted(found)
 
 

@@ -29,9 +29,28 @@ OFF: Final = ("off", "disabled", "disable", "false")
 COMPRESSIONS: Final = (
     *OFF,
     *("accept", "on", "enabled", "enable", "true"),
-    *("s2_auto", "s2_fast", "s2_better", "s2_best", "s2_uncompressed"),
+    *("s2_auto", "s2_fast", "s2_better", "s2_best"),
 )
-"""Modes that nats-server knows. Links of this version are never compressed."""
+"""Modes of compression, as they may be written."""
+DEFAULT_RTTS_NS: Final = (10_000_000, 50_000_000, 100_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCompression:
+    """Compression of leaf links. With `s2_auto` the round trip decides how much."""
+
+    mode: str = "off"  # nats-server's default is s2_auto; see docs/leaf.md
+    rtts_ns: tuple[int, ...] = DEFAULT_RTTS_NS
+
+    @classmethod
+    def of(cls, mode: str, rtts_ns: tuple[int, ...] = ()) -> LeafCompression:
+        """Return the compression that is written as `mode`."""
+        mode = mode.lower()
+        if mode in OFF:
+            mode = "off"
+        elif mode in ("on", "enabled", "enable", "true"):
+            mode = "s2_auto"
+        return cls(mode, rtts_ns or DEFAULT_RTTS_NS)
 
 
 class LeafUrl(NamedTuple):
@@ -95,6 +114,7 @@ class LeafRemote:
     is_randomized: bool = True  # the order of URLs
     ignores_discovered: bool = False  # servers that the hub tells of are not dialed
     is_compressing: bool = False  # WebSocket frames
+    compression: LeafCompression = LeafCompression()
     first_info_timeout_ns: int = SECOND_NS
     dial_timeout_ns: int = SECOND_NS
     place: tuple[str, int, int] = field(default=("", 0, 0), compare=False)  # file, line, column
@@ -139,6 +159,7 @@ class LeafOptions:
     reconnect_ns: int = SECOND_NS
     write_deadline_ns: int = 0  # 0: as for clients
     remotes: tuple[LeafRemote, ...] = ()
+    compression: LeafCompression = LeafCompression()  # of the listener
     compressions: tuple[str, ...] = ()  # all modes that were named, to be checked
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final
 from streamd.config.grammar import Value
 from streamd.config.key_blocks import KeyBlocks, Unserved, put_in, words
 from streamd.config.leaf_options import (
-    OFF,
+    LeafCompression,
     LeafOptions,
     LeafRemote,
     LeafUrl,
@@ -77,7 +77,7 @@ class _LeafReader:
                 "reconnect|reconnect_delay|reconnect_interval": put("reconnect_ns", self._positive),
                 "tls": put("tls", lambda v: self._tls(v, "leafnodes.tls.")),
                 "min_version|minimum_version": put("min_version", _min_version),
-                "compression": self._compression,
+                "compression": put("compression", self._compression),
                 "isolate_leafnode_interest|isolate": put("is_isolating", as_flag),
                 "write_deadline": put("write_deadline_ns", self._positive),
             },
@@ -105,28 +105,30 @@ class _LeafReader:
                 self._blocks.refuse(value, f'"{path}{key}" is not served by this version')
         return found
 
-    def _compression(self, value: Value) -> None:
-        """Note the mode: an unknown one is an error, any other but `off` is not served."""
+    def _compression(self, value: Value) -> LeafCompression:
+        """Read a mode; whether there is such a one is found out at the end."""
         mode: list[str] = []
+        rtts: list[int] = []
+
+        def thresholds(given: Value) -> None:
+            for entry in given.raw if isinstance(given.raw, list) else [given]:
+                rtts.append(self._blocks.duration_of(entry, "rtt_thresholds"))
+
         if isinstance(value.raw, bool):
             mode.append("on" if value.raw else "off")
         elif isinstance(value.raw, dict):
-            put = partial(put_in, {})
             self._blocks.read(
                 value,
                 {
                     "mode": lambda v: mode.append(as_text(v)),
-                    "rtt_thresholds|thresholds|rtts|rtt": put("rtts", lambda v: v.plain()),
+                    "rtt_thresholds|thresholds|rtts|rtt": thresholds,
                 },
                 f"{value.key}.",
             )
         else:
             mode.append(as_text(value))
         self._compressions += mode
-        if any(each.lower() not in (*OFF, "accept") for each in mode):
-            self._blocks.warn(
-                value, f'"{value.key}" is taken for "off": links are not compressed by this version'
-            )
+        return LeafCompression.of(mode[-1] if mode else "s2_auto", tuple(rtts))
 
     def _no_masking(self, value: Value) -> None:
         if as_flag(value):
@@ -226,7 +228,7 @@ class _LeafReader:
                     "is_compressing", as_flag
                 ),
                 "ws_no_masking|websocket_no_masking": self._no_masking,
-                "compression": self._compression,
+                "compression": put("compression", self._compression),
                 "first_info_timeout": put("first_info_timeout_ns", self._positive),
                 "dial_timeout": put("dial_timeout_ns", self._positive),
                 "disabled": put("is_disabled", as_flag),

@@ -154,6 +154,8 @@ CASES |= {
          "pool_size", "authorization {{user: u, password: p}}, pool_size"),
         ("leafnodes", "listen", "{leaf_port}", "{free_port}"),
         ("leafnodes", "reconnect", '"2s"', '"3s"'),
+        ("leafnodes", "compression", "compression: off", "compression: s2_fast"),
+        ("leafnodes", "remote compression", "deny_imports", "compression: s2_best, deny_imports"),
         ("leafnodes", "password",
          "{{user: l, password: p, account", "{{user: l, password: q, account"),
         ("leafnodes", "user added", "users: [", "users: [{{user: k, password: p, account: A}}, "),

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from streamd.config.cluster_options import join_address
 from streamd.limits import (
+    CLIENT_SHARE_S,
     CONGESTED_BYTES,
     LEAF_FIRST_PING_S,
     LEAF_LINE_BYTES_MAX,
@@ -22,11 +23,13 @@ from streamd.limits import (
 from streamd.net.client.auth import Identity
 from streamd.net.client.login_expiry import LoginExpiry
 from streamd.net.leaf import leaf_session as actions
+from streamd.net.leaf.compression import AUTO, UNCOMPRESSED, mode_by_rtt
 from streamd.net.leaf.leaf_output import LeafFacts, LeafOutput
 from streamd.net.leaf.leaf_session import Action, LeafSession
 from streamd.net.leaf.leaf_space import LeafSpace
 from streamd.net.sockets import peer_address
 from streamd.protocol.leaf_protocol import LeafMsg, LeafParser, error_line
+from streamd.protocol.s2_stream import S2Error, S2Reader, S2Writer
 
 _LOOP: Final = 'Loop detected for leafnode account="{}". Delaying attempt to reconnect for 30s'
 _NO_ANSWER: Final = "Authentication Timeout"
@@ -72,6 +75,9 @@ class LeafTimes(Protocol):
     def payload_bytes_max(self) -> int: ...
     @property
     def write_s(self) -> float: ...
+    @property
+    def rtts_ns(self) -> tuple[int, ...]:
+        """Round trips at which `s2_auto` goes on to the next mode."""
 
 
 class LeafLink(asyncio.Protocol):
@@ -103,6 +109,8 @@ class LeafLink(asyncio.Protocol):
         self.in_msgs = self.in_bytes = 0
         self._timers = _Timers(loop)
         self._held: list[bytes] | None = None  # chunks that wait: for a login, or their turn
+        self._reader: S2Reader | None = None  # None: the link is not compressed
+        self._writer: S2Writer | None = None
         self._rest: list[LeafMsg] = []  # messages that wait for their turn
         self._transport: asyncio.Transport
 
@@ -133,7 +141,7 @@ class LeafLink(asyncio.Protocol):
             self._held.append(data)
             self._transport.pause_reading()
         else:
-            self._handle(data)
+            self._take(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the socket is closed."""
@@ -156,6 +164,8 @@ class LeafLink(asyncio.Protocol):
             self.space.router.on_drained()
 
     def _write(self, data: bytes) -> None:
+        if self._writer is not None:
+            data = self._writer.encode(data)
         self._transport.write(data)
         if self.output.is_congested:
             if self._transport.get_write_buffer_size() > self._times.pending_bytes_max:
@@ -226,6 +236,48 @@ class LeafLink(asyncio.Protocol):
 
     # --- events and actions -----------------------------------------------------------------------
 
+    def _take(self, data: bytes) -> None:
+        """Handle bytes as they came: the blocks of an S2 stream one by one, or as they are."""
+        reader = self._reader
+        if reader is None:
+            self._handle(data)
+            return
+        self._handle(b"")  # what was parsed before
+        if self.output.is_closed or self._held is not None:
+            if self._held is not None:
+                self._held.insert(0, data)
+            return
+        try:
+            until = time.perf_counter() + CLIENT_SHARE_S
+            for block in reader.feed(data):
+                self._handle(block)
+                if self.output.is_closed or self._held is not None:
+                    return
+                if time.perf_counter() >= until:
+                    self._hold()
+                    return
+        except S2Error as err:
+            self._owner.report(self, "error", f"S2 stream: {err}")
+            self.close("Read Error")
+
+    def _compress(self, mode: str) -> None:
+        """Speak S2 from here on, in both directions."""
+        self.output.flush()
+        self._reader = S2Reader()
+        self._writer = S2Writer(is_compressing=mode != UNCOMPRESSED)
+        if mode == AUTO:
+            self._adapt(time.time_ns() - self.facts.start_ns)
+        else:
+            self.facts.compression = mode
+
+    def _adapt(self, rtt_ns: int) -> None:
+        """Compress as much as the way to the other end is long, if that is to decide."""
+        writer = self._writer
+        if writer is not None and self.session.compression == AUTO:
+            mode = mode_by_rtt(rtt_ns, self._times.rtts_ns)
+            writer.is_compressing = mode != UNCOMPRESSED
+            self.facts.compression = mode
+
     def _handle(self, data: bytes) -> None:
         """Handle the events of a chunk, within a chunk of the router once the link is up."""
         while True:
@@ -267,6 +319,8 @@ class LeafLink(asyncio.Protocol):
             elif kind == actions.JUDGE:
                 self._held = []
                 self._owner.judge(self, action[1])
+            elif kind == actions.COMPRESS:
+                self._compress(action[1])
             elif kind == actions.SECURE:
                 self._held = []
                 self._owner.secure(self, self._transport)
@@ -335,7 +389,7 @@ class LeafLink(asyncio.Protocol):
                 self._hold()
                 return
         self._transport.resume_reading()
-        self._handle(b"".join(held))
+        self._take(b"".join(held))
 
     # --- up ---------------------------------------------------------------------------------------
 
@@ -388,6 +442,7 @@ class LeafLink(asyncio.Protocol):
     def _note_pong(self) -> None:
         if self._timers.pinged_ns:
             self.facts.rtt_ns = time.monotonic_ns() - self._timers.pinged_ns
+            self._adapt(self.facts.rtt_ns)
             self._timers.pinged_ns = 0
 
 

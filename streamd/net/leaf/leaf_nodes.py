@@ -75,9 +75,10 @@ class LinkTimes:
     pending_bytes_max: int
     payload_bytes_max: int
     write_s: float
+    rtts_ns: tuple[int, ...]
 
     @classmethod
-    def of(cls, options: Options, login_s: float) -> LinkTimes:
+    def of(cls, options: Options, login_s: float, rtts_ns: tuple[int, ...]) -> LinkTimes:
         write_ns = options.leaf.write_deadline_ns or options.write_deadline_ns
         return cls(
             login_s,
@@ -86,6 +87,7 @@ class LinkTimes:
             options.max_pending,
             options.max_payload,
             write_ns / 1e9,
+            rtts_ns,
         )
 
 
@@ -214,6 +216,7 @@ class LeafNodes:
                 in_bytes=link.in_bytes,
                 out_bytes=output.out_bytes,
                 is_websocket=facts.is_websocket,
+                compression=facts.compression,
                 subjects=[pattern.decode(errors="replace") for pattern, _ in link.session.subs],
             )
 
@@ -234,11 +237,13 @@ class LeafNodes:
             lid=self._next_lid(),
             nonce=secrets.token_urlsafe(11),
             asks_for_tls=self._tls.is_served and not is_websocket,
+            compression="off" if is_websocket else leaf.compression.mode,
         )
         login_s = leaf.auth_timeout_s or self._options.auth_timeout_s
         if leaf.tls is not None:
             login_s += leaf.tls.timeout_s
-        link = LeafLink(session, self, LinkTimes.of(self._options, login_s), self._loop)
+        times = LinkTimes.of(self._options, login_s, leaf.compression.rtts_ns)
+        link = LeafLink(session, self, times, self._loop)
         link.facts.is_websocket = is_websocket
         return link
 
@@ -259,9 +264,10 @@ class LeafNodes:
             remote=remote,
             url=url,
             credentials=credentials,
+            compression="off" if url.is_websocket else remote.compression.mode,
         )
         wait_s = remote.first_info_timeout_ns / 1e9 + self._options.auth_timeout_s
-        times = LinkTimes.of(self._options, wait_s)
+        times = LinkTimes.of(self._options, wait_s, remote.compression.rtts_ns)
         link = LeafLink(session, self, times, self._loop, account=remote.account)
         if url.is_websocket:
             await self._dial_websocket(link, remote, url)

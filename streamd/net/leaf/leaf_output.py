@@ -29,6 +29,7 @@ class LeafFacts:
     start_ns: int = 0
     rtt_ns: int = 0
     is_websocket: bool = False
+    compression: str = "off"
     may_administer: Callable[[bytes], bool] = lambda subject: False
 
 

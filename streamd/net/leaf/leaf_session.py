@@ -30,6 +30,7 @@ from streamd.limits import (
     LEAF_URLS_MAX,
     LEAF_VERSION_RETRY_S,
 )
+from streamd.net.leaf.compression import agreed_mode, is_compressed
 from streamd.net.leaf.leaf_rights import LeafRights, Rule
 from streamd.protocol import leaf_protocol as protocol
 from streamd.protocol.leaf_protocol import Event
@@ -46,6 +47,7 @@ LEARN: Final = 8  # (LEARN, [address, ...]): other servers of the hub
 RERIGHT: Final = 9  # (RERIGHT,): the rights are others now
 FAIL: Final = 10  # (FAIL, reason, text, retry_s): end; text "": without a word
 REFUSED: Final = 11  # (REFUSED, text): the other end said so, for the log
+COMPRESS: Final = 13  # (COMPRESS, mode): all bytes behind those sent and received so far are S2
 FAULT: Final = 12  # (FAULT, text): the other end is no leaf link's, for the log
 
 Action = tuple[Any, ...]
@@ -126,14 +128,19 @@ class LeafSession:
         url: LeafUrl | None = None,
         credentials: Credentials | None = None,
         asks_for_tls: bool = False,
+        compression: str = "off",
     ) -> None:
-        """`remote` and `url`: of a link that this server dialed. `asks_for_tls`: as listener."""
+        """`remote` and `url`: of a link that this server dialed. `asks_for_tls`: as listener.
+        `compression`: mode of this end."""
         self._local = local
         self.remote = remote
         self._url = url
         self._credentials = credentials
         self._asks_for_tls = asks_for_tls
-        self._has_headers, self._compress_mode = True, "off"
+        self._has_headers = True
+        self._own_mode = compression
+        self.compression = "off"  # as both ends agree
+        self._is_agreeing = False  # the other end's first line in S2 is awaited
         self.nonce = nonce
         self.lid = lid
         self.state = State.GREETING
@@ -155,7 +162,7 @@ class LeafSession:
 
     def greeting(self) -> bytes:
         """Return the INFO line of the end that listens."""
-        facts = {"nonce": self.nonce, "compression": "off"}
+        facts = {"nonce": self.nonce, "compression": self._own_mode}
         if self._asks_for_tls:
             facts |= {"tls_required": True}  # type: ignore[dict-item]
         return self._info(facts)
@@ -239,8 +246,12 @@ class LeafSession:
         info = _document(text)
         if info is None:
             return ((FAIL, "Protocol Violation", "", 0.0),)
-        if self.remote is None:  # as a dialer that agrees on compression; there is none
-            return ()
+        if self.remote is None:
+            return self._on_agreement(info)
+        if self._is_agreeing:
+            self._is_agreeing = False
+            self.nonce = _text(info, "nonce") or self.nonce
+            return ((SEND, self._connect_line()),)
         if self.state is State.GREETING:
             return self._on_greeting(info)
         actions: list[Action] = []
@@ -256,6 +267,17 @@ class LeafSession:
             actions.append((RERIGHT,))
         return actions
 
+    def _on_agreement(self, info: dict[str, Any]) -> Iterable[Action]:
+        """Take the INFO of a dialer that decided on compression."""
+        mode = agreed_mode(self._own_mode, _text(info, "compression"))
+        if self.state is not State.GREETING or is_compressed(self.compression):
+            return ()
+        self.compression = mode
+        if not is_compressed(mode):
+            return ()
+        facts = {"nonce": self.nonce, "compression": self._own_mode}
+        return ((COMPRESS, mode), (SEND, self._info(facts)))
+
     def _on_greeting(self, info: dict[str, Any]) -> Iterable[Action]:
         remote, url = self.remote, self._url
         assert remote is not None and url is not None
@@ -268,7 +290,7 @@ class LeafSession:
         end.cluster = _text(info, "cluster") or end.name
         self.nonce = _text(info, "nonce")
         self._has_headers = info.get("headers") is True
-        self._compress_mode = "off" if _text(info, "compression") else "not supported"
+        self.compression = agreed_mode(self._own_mode, _text(info, "compression"))
         actions: list[Action] = []
         self._learn(info, actions)
         self.state = State.JUDGED
@@ -285,7 +307,13 @@ class LeafSession:
 
     def secured(self) -> list[Action]:
         """Go on behind the TLS handshake."""
-        return [(SEND, self._connect_line())] if self.remote is not None else []
+        if self.remote is None:
+            return []
+        if is_compressed(self.compression):
+            self._is_agreeing = True
+            facts = {"compression": self._own_mode}
+            return [(SEND, self._info(facts)), (COMPRESS, self.compression)]
+        return [(SEND, self._connect_line())]
 
     def _connect_line(self) -> bytes:
         local, remote, url = self._local, self.remote, self._url
@@ -307,7 +335,7 @@ class LeafSession:
             "server_id": local.server_id,
             "name": local.server_name,
             "cluster": local.cluster_name,
-            "compress_mode": self._compress_mode,
+            "compress_mode": self.compression,
             "remote_account": remote.account,
             "protocol": _LEVEL,
         }

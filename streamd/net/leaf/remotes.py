@@ -103,8 +103,11 @@ class Remotes:
         """Dial these remotes and no others. Links to those that stay are not interrupted."""
         missing = {each.key: each for each in wanted if each.urls and not each.is_disabled}
         for remote in list(self._running):
-            if missing.pop(remote.options.key, None) is None:
-                self._end(remote)
+            options = missing.get(remote.options.key)
+            if options is None or options.compression != remote.options.compression:
+                self._end(remote)  # if it is still wanted, it is dialed anew
+            else:
+                del missing[options.key]
         for options in missing.values():
             remote = self._make(options)
             name = f"leaf {options.urls[0].address}"

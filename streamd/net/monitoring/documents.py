@@ -540,7 +540,7 @@ def _leaf(row: LeafRow, *, has_subjects: bool) -> Document:
         "out_bytes": row.out_bytes,
         "subscriptions": len(row.subjects),
         "subscriptions_list": row.subjects if has_subjects else None,
-        "compression": "off",
+        "compression": row.compression,
         "websocket": row.is_websocket or None,
     }
     return {key: value for key, value in document.items() if value is not None}

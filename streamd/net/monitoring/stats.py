@@ -198,6 +198,7 @@ class LeafRow:
     in_bytes: int
     out_bytes: int
     is_websocket: bool
+    compression: str
     subjects: list[str]
 
 

@@ -6,7 +6,13 @@ import pytest
 
 from streamd.config import grammar
 from streamd.config.key_blocks import KeyBlocks
-from streamd.config.leaf_options import LeafOptions, LeafUrl, LeafUser, parse_leaf_url
+from streamd.config.leaf_options import (
+    LeafCompression,
+    LeafOptions,
+    LeafUrl,
+    LeafUser,
+    parse_leaf_url,
+)
 from streamd.config.leaf_reader import read_leafnodes
 from streamd.config.options import Options
 from streamd.errors import ConfigError
@@ -155,8 +161,9 @@ def test_what_is_not_served_says_so() -> None:
     _, options = read(REMOTE % 'proxy { url: "http://x:1" }')
     assert len(options.unserved) == 1 and '"leafnodes.remotes.proxy"' in options.unserved[0]
     leaf, options = read(REMOTE % "compression: { mode: s2_auto, rtt_thresholds: ['1ms'] }")
-    assert "links are not compressed by this version" in options.warnings[0]
-    assert leaf.compressions == ("s2_auto",)
+    assert not options.warnings
+    assert leaf.remotes[0].compression == LeafCompression("s2_auto", (1_000_000,))
+    assert leaf.compression == LeafCompression()
     _, options = read(REMOTE % "jetstream_cluster_migrate: true")
     assert "is not served by this version and is ignored" in options.warnings[0]
     _, options = read("{ port: 1, tls { cert_file: c, key_file: k, handshake_first: true } }")
