@@ -85,6 +85,7 @@ BATCH_MSGS_MAX: Final = 1000
 BATCH_MSGS_CONFIGURED_MAX: Final = 16_384  # one entry, hence applied in one turn: 0.05 s
 BATCHES_PER_STREAM_MAX: Final = 50
 BATCHES_PER_SERVER_MAX: Final = 1000
+FAST_BATCHES_PER_STREAM_MAX: Final = 1000  # each is some 200 bytes of replicated state
 BATCH_IDLE_MS_MAX: Final = 10_000  # an abandoned batch holds memory no longer than this
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024  # staged bytes of one stream, all batches together
 BATCHES_BYTES_MAX: Final = 256 * 1024 * 1024  # and of all streams of a node, with what they take

@@ -87,7 +87,6 @@ def restore(request: Request) -> None:
         given, duplicate_window_max_ns=context.asset_limits.duplicate_window_ns_max
     )
     account_limits.check_config(context, config)
-    stream_configs.check_served(config)
     account_limits.check_count(context, config)
     account_limits.check_room(context, config)
     state = wanted.get("state", {})

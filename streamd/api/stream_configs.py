@@ -82,14 +82,6 @@ _SHOWN_ONLY_IF_SET: Final = frozenset(
     )
 )
 
-_Unserved = Literal[
-    "allow_batched",
-]  # fmt: skip
-_UNSERVED: Final[tuple[tuple[_Unserved, str], ...]] = (
-    ("allow_batched", "fast batch publishing is not supported by this server"),
-)
-"""What a stream would promise and this server does not do: refused, never silently ignored."""
-
 _Number = Literal[
     "max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers"
 ]  # fmt: skip
@@ -167,13 +159,6 @@ def check_create(given: Config) -> None:
         raise _invalid("stream has no mirror but does have mirror direct")
 
 
-def check_served(config: Config) -> None:
-    """Refuse what this server does not do."""
-    for field, refusal in _UNSERVED:
-        if config[field]:
-            raise _invalid(refusal)
-
-
 def check_update(old: Config, new: Config) -> Config:
     """Return the config that `new` makes of a stream that has `old`; raises JsError if it may not.
 
@@ -201,7 +186,6 @@ def check_update(old: Config, new: Config) -> Config:
         raise _invalid("message schedules can not be disabled")
     if old["persist_mode"] != new["persist_mode"]:
         raise _invalid("stream configuration update can not change persist mode")
-    check_served(new)
     if new["sealed"] and not old["sealed"]:
         new = new.copy()
         new["max_age"] = 0

@@ -28,7 +28,6 @@ def create(request: Request) -> None:
         raise errors.STREAM_NAME_CONTAINS_PATH_SEPARATORS()
     stream_configs.check_create(given)
     config = _normal_config(request.context, given, is_pedantic)
-    stream_configs.check_served(config)
     if config["storage"] == "file" and request.context.node.is_short_of_files():
         raise errors.JsError(
             errors.INSUFFICIENT_RESOURCES.code,

@@ -166,6 +166,9 @@ def _are_msgs(value: object) -> bool:
 _are_verdicts: Final = _list_of(_row_of(_is_uint, _is_uint, _is_uint))
 
 
+_are_members: Final = _list_of(_row_of(_is_bytes, _is_uint, _is_uint, _is_uint, _is_uint, _is_uint))
+
+
 def _is_source(value: object) -> bool:
     return _is_list(value) and (not value or _row_of(_is_bytes, _is_uint)(value))
 
@@ -293,6 +296,10 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
         _is_text, _are_msgs, _is_uint, _are_verdicts, _or_none(_is_uint), optional=1
     ),
     commands.FIRE: _shape(_list_of(_is_fired)),
+    commands.STORE_FAST: _shape(
+        _are_msgs, _is_uint, _are_members, _are_verdicts, _or_none(_is_uint), optional=1
+    ),
+    commands.DROP_FAST: _shape(_list_of(_row_of(_is_bytes, _is_uint))),
     commands.DELIVERED: _shape(_is_uint, _is_delivered, _is_uint, _is_uint, optional=1),
     commands.ACKED: _shape(_is_uint, _is_uints),
     commands.NAKED: _shape(_is_uint, _list_of(_row_of(_is_uint, _is_int))),

@@ -131,6 +131,15 @@ schedule on `subject`, the message `seq`, to be due at `due`, is due next at `ne
 and leaves). msg is what is stored for it, [subject, headers, payload]; None if nothing is. source:
 [subject, seq] of the message that gave the body; [] if the schedule itself did. An item whose
 schedule, or source, is another by now changes nothing. Outcome: how many fired."""
+STORE_FAST = 43
+"""[STORE_FAST, ts, msgs, rules, members, verdicts, room]: messages of fast batches, in order, with
+those that end or ping one, whose msg is not stored. members: [id, is_ok, flow, seq, operation,
+count], the members that follow each other in one batch (see `fast_batches`); the counts are as many
+as msgs. verdicts as in STORE_SCHEDULED, room as in STORE. Outcome: a list of (position, answers),
+for each member that is answered; an answer is an outcome as of a STORE, or (TOLD, 0, JSON)."""
+DROP_FAST = 44
+"""[DROP_FAST, ts, batches]: fast batches that idled too long, [id, seq]: each is dropped unless
+something was done in it behind `seq`. Outcome: how many."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101
@@ -179,6 +188,8 @@ DUPLICATE = -1
 """First item of a STORE outcome for a message whose id was seen inside the window."""
 COUNTED = -2
 """First item of a STORE outcome for a message that changed a counter."""
+TOLD = -3
+"""First item of an outcome that is the text of the answer: (TOLD, 0, JSON)."""
 
 PublishOutcome = Seq | tuple[int, Seq] | tuple[Seq, int, str | bytes] | JsError
 """Outcome of one message: its seq; (DUPLICATE, seq); (last seq, count, name) of an atomic batch; or

@@ -35,6 +35,7 @@ def load() -> dict[str, Scenario]:
         counters,
         delivery,
         edges,
+        fast_batches,
         headers,
         messages,
         mirrors,

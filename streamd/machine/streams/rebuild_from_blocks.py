@@ -358,7 +358,7 @@ _OF_CONSUMERS = frozenset((
 ))  # fmt: skip
 _KINDS = _OF_CONSUMERS | {
     commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE, commands.COPY,
-    commands.STORE_SCHEDULED, commands.STORE_SCHEDULED_BATCH, commands.FIRE,
+    commands.STORE_SCHEDULED, commands.STORE_SCHEDULED_BATCH, commands.FIRE, commands.STORE_FAST,
 }  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def shortfall(entries: Iterable[Entry], last_seq: Seq, *, leaves_markers: bool) 
         if command is None:
             continue
         kind = command[0]
-        if kind in (commands.STORE, commands.STORE_SCHEDULED, commands.FIRE):
+        if kind in (commands.STORE, commands.STORE_SCHEDULED, commands.STORE_FAST, commands.FIRE):
             known += len(command[2])
         elif kind in (commands.STORE_BATCH, commands.STORE_SCHEDULED_BATCH):
             known += len(command[3])

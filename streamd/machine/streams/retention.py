@@ -25,6 +25,7 @@ class Limits:
     """A stream config as the hot path wants it. 0 or less means no limit."""
 
     __slots__ = (
+        "allows_batched",
         "allows_rollup",
         "allows_schedules",
         "allows_ttl",
@@ -70,6 +71,7 @@ class Limits:
         self.denies_delete = bool(config.get("deny_delete"))
         self.denies_purge = bool(config.get("deny_purge"))
         self.allows_rollup = bool(config.get("allow_rollup_hdrs"))
+        self.allows_batched = bool(config.get("allow_batched"))
         self.allows_schedules = bool(config.get("allow_msg_schedules"))
         self.allows_ttl = bool(config.get("allow_msg_ttl"))
         self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)

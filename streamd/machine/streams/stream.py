@@ -114,6 +114,8 @@ class StreamMachine:
             commands.STORE_SCHEDULED_BATCH: storing.apply_store_scheduled_batch,
             commands.FIRE: storing.apply_fire,
             commands.COPY: copying.apply_copy,
+            commands.STORE_FAST: storing.apply_store_fast,
+            commands.DROP_FAST: storing.apply_drop_fast,
             commands.PURGE: removal.apply_purge,
             commands.DELETE_MSG: removal.apply_delete_msg,
             commands.REMOVE: removal.apply_remove,

@@ -14,6 +14,7 @@ from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.counters import CounterTotals
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.machine.streams.expiry import Expiry
+from streamd.machine.streams.fast_batches import FastBatches
 from streamd.machine.streams.origins import MIRROR, Origins, origin_names
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.schedules import Schedules
@@ -64,6 +65,7 @@ class StreamContent:
         self.schedules = Schedules(self.index)
         self.origins = Origins()
         self.origin_names = origin_names(config)
+        self.fast_batches = FastBatches()
 
     def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
@@ -74,6 +76,8 @@ class StreamContent:
         self.origin_names = origin_names(config)
         self.dedupe.resize(int(config.get("duplicate_window") or 0))
         self.expiry.forget_hint()
+        if not config.get("allow_batched"):
+            self.fast_batches.clear()
         self.index.track_seqs(self.limits.tracks_seqs)
 
     def features_state(self) -> FeaturesState:
@@ -82,6 +86,7 @@ class StreamContent:
             "counters": self.counters.to_state(),
             "origins": self.origins.to_state(),
             "schedules": self.schedules.to_state(),
+            "fast": self.fast_batches.to_state(),
         }
         return {name: rows for name, rows in state.items() if rows}
 
@@ -90,6 +95,7 @@ class StreamContent:
         self.counters.load(state.get("counters", []))
         self.schedules.load(state.get("schedules", []))
         self.origins.load(state.get("origins", []))
+        self.fast_batches.load(state.get("fast", []))
 
     def position_of(self, name: str, identity: str) -> Seq:
         """Return up to which of its seqs an origin's messages are taken. A mirror has the seqs of

@@ -14,9 +14,10 @@ from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import HAS_HEADERS, Effects
 from streamd.machine.commands import Command, PublishOutcome
-from streamd.machine.streams import publish
+from streamd.machine.streams import fast_batches, publish
 from streamd.machine.streams.counters import write_integer
 from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.fast_batches import APPEND, Answers
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.machine.streams.stream_removal import StreamRemoval
@@ -244,6 +245,89 @@ class StreamStoring:
                 self._after_stored(one, seq)
         return (seqs[-1] if seqs else self._index.last_seq), len(msgs)
 
+    # --- fast batches ---------------------------------------------------------------------------
+
+    def apply_store_fast(
+        self, entry: Entry, command: Command, out: Effects
+    ) -> list[tuple[int, Answers]] | JsError:
+        """Store what members of fast batches bring, and say what each is answered."""
+        _, command_ts, msgs, rules, members, verdict_rows, *more = command
+        content = self._content
+        if not content.has_seqs_for(len(msgs)):
+            return _no_seq_left()
+        self._changes.make_room()
+        batches, limits = content.fast_batches, content.limits
+        room: int | None = more[0] if more else None
+        verdicts = _verdicts(verdict_rows)
+        is_plain = limits.is_plain and room is None
+        found: list[tuple[int, Answers]] = []
+        position = 0
+        for row in members:
+            count = row[5]
+            part: list[Msg] = msgs[position : position + count]
+            ts = max(command_ts, self._index.live.last_ts + 1)
+            batch = batches.run_of(row) if is_plain and limits.allows_batched else None
+            if batch is not None and _are_simple(part, limits.size_max):
+                self._dedupe.forget_before(ts)
+                first = self._changes.write(ts, part, None)
+                content.last_msg_id = b""
+                self._removal.enforce(part)
+                for at, ack in batches.settle_run(batch, first, count):
+                    found.append((position + at, [ack]))
+                position += count
+                continue
+            for at, msg in enumerate(part):
+                # Behind the first of a row all are APPEND.
+                member = (*row[:3], row[3] + at, row[4] if not at else APPEND, 1)
+                answers: Answers = []
+                verdict = verdicts.get(position)
+                used = self._store_member(
+                    ts, msg, member, answers, entry.index, rules, room, verdict
+                )
+                if room is not None:
+                    room -= used
+                if answers:
+                    found.append((position, answers))
+                position += 1
+        return found
+
+    def _store_member(
+        self,
+        ts: int,
+        msg: Msg,
+        member: fast_batches.Row,
+        answers: Answers,
+        index: Index,
+        rules: int,
+        room: int | None,
+        verdict: publish.Verdict | None,
+    ) -> int:
+        """Store one message of a fast batch, if it is one; return the bytes that it takes."""
+        batches, limits = self._content.fast_batches, self._content.limits
+        size = len(msg[1]) + len(msg[2])
+        if limits.is_sealed:
+            answers.append(errors.STREAM_SEALED())
+            return 0
+        if 0 <= limits.max_msg_size < size and not limits.is_counter:
+            answers.append(errors.STREAM_MESSAGE_EXCEEDS_MAXIMUM())
+            return 0
+        if not limits.allows_batched:
+            answers.append(errors.BATCH_PUBLISH_DISABLED())
+            return 0
+        batch = batches.admit(member, answers)
+        if batch is None:
+            return 0
+        judged = {0: verdict} if verdict is not None else publish.NO_VERDICTS
+        (outcome,) = self._store_checked(ts, [msg], index, rules, room, judged)
+        batches.settle(batch, member, outcome, answers)
+        is_stored = isinstance(outcome, int)
+        return self._index.sizes.of_message(msg) if is_stored and room is not None else 0
+
+    def apply_drop_fast(self, entry: Entry, command: Command, out: Effects) -> int:
+        """Forget fast batches that their clients left alone."""
+        batches = self._content.fast_batches
+        return sum(batches.drop(batch_id, seq) for batch_id, seq in command[2])
+
     # --- what schedules bring -------------------------------------------------------------------
 
     def apply_fire(self, entry: Entry, command: Command, out: Effects) -> int:
@@ -316,6 +400,11 @@ class StreamStoring:
 
 def _no_seq_left() -> errors.JsError:
     return errors.STREAM_STORE_FAILED(err="no sequence is left")
+
+
+def _are_simple(msgs: list[Msg], size_max: int) -> bool:
+    """True if no message has headers, nor more than `size_max` bytes."""
+    return not any(headers or len(payload) > size_max for _, headers, payload in msgs)
 
 
 def _verdicts(rows: Sequence[Sequence[int]]) -> dict[int, publish.Verdict]:

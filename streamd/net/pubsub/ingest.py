@@ -84,18 +84,21 @@ def ingest(
 ) -> None:
     """Publish messages to a stream; with `has_odd_headers` some of them may have headers that are
     not stored as they were sent. A member of a fast batch, which its reply subject makes it, is
-    refused: no stream allows them."""
+    refused unless the stream allows them."""
     if has_odd_headers:
         msgs = [
             (subject, message_headers.as_stored(block) if block else block, payload)
             for subject, block, payload in msgs
         ]
-    if _FAST_BATCH in b"".join(replies):
+    is_fast = _FAST_BATCH in b"".join(replies)
+    if is_fast and not stream.config.get("allow_batched"):
+        is_fast = False
         msgs, replies = _without_fast(stream, msgs, replies, sink)
         if not msgs:
             return
     if stream.config.get("no_ack"):
-        replies = [b""] * len(msgs)
+        # What the reply of a member says must not be lost; its batch has an ack at the end.
+        replies = [reply if is_fast and reply.endswith(_FAST_BATCH) else b"" for reply in replies]
     stream.publish(msgs, replies, sink)
 
 
@@ -107,8 +110,9 @@ def is_ingested_as_sent(reply: bytes, headers: bytes) -> bool:
 
 
 def refuse_fast(stream: CapturingStream, msg: Msg, reply: bytes, sink: PublishSink) -> bool:
-    """Answer a message that is a member of a fast batch; False: it is none."""
-    if not reply.endswith(_FAST_BATCH):
+    """Answer a message that is a member of a fast batch where there are none; False: it is no
+    member, or they are allowed."""
+    if not reply.endswith(_FAST_BATCH) or stream.config.get("allow_batched"):
         return False
     if not stream.config.get("no_ack"):
         sink.publish_acks(stream.name_bytes, [reply], [_refusal(stream, msg)])

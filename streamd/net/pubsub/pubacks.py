@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from streamd.errors import JsError
-from streamd.machine.commands import COUNTED, DUPLICATE, PublishOutcome
+from streamd.machine.commands import COUNTED, DUPLICATE, TOLD, PublishOutcome
 
 
 def domain_field(domain: str) -> bytes:
@@ -24,7 +24,9 @@ def ack_body(stream: bytes, outcome: PublishOutcome, domain: bytes = b"") -> byt
     if isinstance(outcome, JsError):
         error = json.dumps(outcome.as_json(), separators=(",", ":"), ensure_ascii=False)
         return b'{"error":%b,"stream":"%b","seq":0}' % (error.encode(), stream)
-    if outcome[0] == DUPLICATE:
+    if outcome[0] == TOLD and len(outcome) == 3:
+        return outcome[2].encode() if isinstance(outcome[2], str) else outcome[2]
+    if outcome[0] == DUPLICATE and len(outcome) == 2:
         return b'{"stream":"%b",%b"seq":%d,"duplicate":true}' % (stream, domain, outcome[1])
     last, count = outcome[0], outcome[1]
     if len(outcome) == 2:
@@ -33,8 +35,13 @@ def ack_body(stream: bytes, outcome: PublishOutcome, domain: bytes = b"") -> byt
         total = outcome[2] if isinstance(outcome[2], str) else outcome[2].decode()
         return b'{"stream":"%b",%b"seq":%d,"val":"%b"}' % (stream, domain, count, total.encode())
     batch = outcome[2]
+    is_duplicate = last == DUPLICATE
+    if is_duplicate:
+        last, count = count, 1
     name = json.dumps(batch if isinstance(batch, str) else batch.decode(errors="replace")).encode()
     head = b'{"stream":"%b",%b"seq":%d,' % (stream, domain, last)
+    if is_duplicate:
+        head += b'"duplicate":true,'
     return b'%b"batch":%b,"count":%d}' % (head, name, count)
 
 

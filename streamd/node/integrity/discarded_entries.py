@@ -670,6 +670,7 @@ def _messages_of(command: Command) -> list[Msg]:
         commands.STORE_SCHEDULED: 2,
         commands.STORE_SCHEDULED_BATCH: 3,
         commands.COPY: 8,
+        commands.STORE_FAST: 2,
     }.get(command[0])
     found: list[Msg] = command[place] if place is not None else []
     return found

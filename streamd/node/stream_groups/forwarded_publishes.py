@@ -120,7 +120,8 @@ class Relay:
         if part is not None:
             answered = self._answered.setdefault(token, [])
             answered += part
-            if len(answered) < len(self._waiting[token].chunk.replies):
+            # A member of a fast batch may be answered twice.
+            if len(set(answered)) < len(self._waiting[token].chunk.replies):
                 return
         self._forget(token)
 

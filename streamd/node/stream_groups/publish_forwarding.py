@@ -18,6 +18,7 @@ from streamd.node.context import NodeContext
 from streamd.node.meta_group.catalog import Catalogs
 from streamd.node.ports import Peers, PublishSink
 from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.stream_groups.fast_members import is_member
 from streamd.node.stream_groups.forwarded_publishes import (
     Chunk,
     Part,
@@ -185,8 +186,8 @@ class PublishForwarding:
         peers = self._peers
         assert peers is not None
         msgs = chunk.msgs
-        # Members of atomic batches are answered one by one, each at its own reply.
-        is_batch = any(_BATCH in msg[1] for msg in msgs if msg[1])
+        # Members of batches are answered one by one, each at its own reply.
+        is_batch = any(_BATCH in msg[1] for msg in msgs if msg[1]) or is_member(chunk.replies)
         has_ids = not is_batch and all(MSG_ID in msg[1] for msg in msgs)
         held = msgs if has_ids else []
         left = chunk._replace(msgs=held, sent_ms=chunk.sent_ms or self._now_ms())

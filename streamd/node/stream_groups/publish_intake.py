@@ -8,9 +8,10 @@ batches wait in a `BatchStager` until they commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from streamd import errors, limits
 from streamd.machine import commands
@@ -20,6 +21,7 @@ from streamd.node.groups.turn import TurnTime
 from streamd.node.ports import PublishSink, Wires
 from streamd.node.stream_groups.atomic_batches import BatchStager
 from streamd.node.stream_groups.delivery_hub import Advisories
+from streamd.node.stream_groups.fast_members import SUFFIX, FastIdle, FastLot, is_member
 from streamd.node.stream_groups.ingest_transform import IngestTransform
 from streamd.node.stream_groups.schedule_firing import verdicts
 from streamd.node.stream_groups.stream_hooks import StreamHooks
@@ -32,7 +34,7 @@ Waiter = tuple[PublishSink, list[bytes]]
 Stored = tuple[Seq, int]
 """Outcome of an atomic batch: the seq of its last message, and how many there are."""
 
-PublishTag = list[Waiter] | Callable[[Stored | errors.JsError], None]
+PublishTag = list[Waiter] | Callable[[Any], None]
 """Receivers of the outcomes of a STORE, or of a STORE_BATCH."""
 
 
@@ -124,15 +126,19 @@ class PublishIntake:
         self._uncommitted_bytes = 0
         self._next_ts = 0
         self._transform = IngestTransform()
+        self._is_fast = False  # what is collected are members of fast batches
+        self._fast_idle = FastIdle(machine)
         self._is_closed = False
 
     def on_leader_ready(self) -> None:
         """Begin as leader, with times later than those of what is stored."""
         self._next_ts = self._machine.index.live.last_ts + 1
+        self._fast_idle.begin(self._now.ms)
 
     def on_leadership_lost(self) -> None:
         """End as leader: what is not proposed goes to the next one."""
         self._stager.clear()
+        self._fast_idle.end()
         self._release_share()
         self._hold_collected()
         self.count_committed(self._uncommitted_bytes)
@@ -171,6 +177,12 @@ class PublishIntake:
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
             return
+        if replies[0][-4:] == SUFFIX or (
+            self._machine.limits.allows_batched and is_member(replies)
+        ):
+            self._take_fast(publish)
+            return
+        self._turn_to(is_fast=False)
         size = 0
         for _, headers, payload in msgs:
             if headers:
@@ -184,6 +196,33 @@ class PublishIntake:
                 self._collect([msg], [reply], sink, _size(msg))
         else:
             self._collect(msgs, replies, sink, size)
+
+    def _take_fast(self, publish: Publish) -> None:
+        """Collect members of fast batches, and what lies between them."""
+        msgs, replies, sink = publish.msgs, publish.replies, publish.sink
+        at = 0
+        while at < len(msgs):
+            end, is_fast, size = at, replies[at][-4:] == SUFFIX, 0
+            while (
+                end < len(msgs)
+                and (replies[end][-4:] == SUFFIX) is is_fast
+                and end - at < limits.STORE_BATCH_MSGS
+                and (size <= limits.STORE_BATCH_BYTES or end == at)
+            ):
+                size += _size(msgs[end])
+                end += 1
+            self._turn_to(is_fast=is_fast)
+            if is_fast or not any(b"Nats-Batch-" in msg[1] for msg in msgs[at:end]):
+                self._collect(msgs[at:end], replies[at:end], sink, size)
+            else:
+                self._stage(msgs[at:end], replies[at:end], sink)
+            at = end
+
+    def _turn_to(self, *, is_fast: bool) -> None:
+        """Collect members of fast batches from now on, or others: an entry has but one kind."""
+        if is_fast != self._is_fast:
+            self.propose()
+            self._is_fast = is_fast
 
     def _collect(self, msgs: list[Msg], replies: list[bytes], sink: PublishSink, size: int) -> None:
         """Keep messages of `size` bytes for this turn's log entry, or for its next one."""
@@ -304,6 +343,9 @@ class PublishIntake:
             return
         msgs, self._msgs, self._msgs_bytes = self._msgs, [], 0
         waiters, self._waiters = self._waiters, []
+        if self._is_fast:
+            self._propose_fast(msgs, waiters)
+            return
         ts = self._stamp(len(msgs))
         msgs = self._transform.apply(self._machine.config, msgs, ts)
         command: Command = [commands.STORE, ts, msgs, commands.PUBLISH_RULES]
@@ -314,6 +356,31 @@ class PublishIntake:
         held = self._add_room(command, msgs) if self._share is not None else 0
         data = encode_store(command) if command[0] == commands.STORE else encode(command)
         self._track(command, data, waiters, len(msgs), held)
+
+    def _propose_fast(self, msgs: list[Msg], waiters: list[Waiter]) -> None:
+        """Propose members of fast batches."""
+        lot = FastLot()
+        at = 0
+        for sink, replies in waiters:
+            lot.add(self.name_bytes, msgs[at : at + len(replies)], replies, sink)
+            at += len(replies)
+        if not lot.msgs:
+            return
+        machine, count = self._machine, len(lot.msgs)
+        has_acks = not machine.config.get("no_ack")
+        if not self._fast_idle.has_room_for(lot.members):
+            error = errors.BATCH_PUBLISH_TOO_MANY_INFLIGHT()
+            lot.answer(self.name_bytes, error, has_acks=has_acks)
+            return
+        self._fast_idle.note(lot.members, self._now.ms)
+        ts = self._stamp(count)
+        msgs = self._transform.apply(machine.config, lot.msgs, ts)
+        found = verdicts(msgs, ts) if machine.limits.allows_schedules else []
+        rules = commands.PUBLISH_RULES
+        command: Command = [commands.STORE_FAST, ts, msgs, rules, lot.members, found]
+        held = self._add_room(command, msgs)
+        done = partial(lot.answer, self.name_bytes, has_acks=has_acks)
+        self._track(command, encode(command), done, count, held)
 
     def _add_room(self, command: Command, msgs: Sequence[Msg]) -> int:
         """Add the room that the account has to a command that needs more. Return the bytes that it
@@ -358,11 +425,20 @@ class PublishIntake:
         self._backlog.byte_count -= size
 
     def deadline_ms(self) -> int:
-        """Return when the first atomic batch is dropped, monotonic ms; 0: none waits."""
-        return self._stager.deadline_ms
+        """Return when the first batch is dropped, monotonic ms; 0: none waits."""
+        due_ms = self._stager.deadline_ms
+        fast_ms = self._fast_idle.deadline_ms
+        return min(due_ms, fast_ms) if due_ms and fast_ms else due_ms or fast_ms
 
     def poll_batches(self) -> None:
-        """Drop atomic batches that nothing was added to for too long."""
+        """Drop batches that nothing was added to for too long."""
+        fast = self._fast_idle
+        if fast.deadline_ms and self._now.ms >= fast.deadline_ms:
+            idle = fast.idle(self._now.ms)
+            if idle and self._raft.is_leader:
+                command: Command = [commands.DROP_FAST, self._now.ns, idle]
+                with suppress(NotLeader, ProposalRejected):
+                    self._raft.propose(encode(command), command, None)
         stager = self._stager
         if stager.deadline_ms and self._now.ms >= stager.deadline_ms:
             stager.expire(self._now.ms, self._advisories.events)

@@ -91,6 +91,7 @@ _STORING_KINDS = {
     commands.STORE_BATCH: 3,
     commands.STORE_SCHEDULED: 2,
     commands.STORE_SCHEDULED_BATCH: 3,
+    commands.STORE_FAST: 2,
 }
 """Kinds that store what clients published, and the field with the messages."""
 

@@ -40,6 +40,7 @@ CREATED: tuple[dict[str, Any], ...] = (
     {"retention": "interest"},
     {"retention": "workqueue"},
     {"allow_atomic": True},
+    {"allow_batched": True},
     {"subject_delete_marker_ttl": 1_000_000_000},
     {"deny_delete": True, "deny_purge": True},
     {"storage": "memory", "max_msgs_per_subject": 1},

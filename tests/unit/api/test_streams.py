@@ -224,7 +224,6 @@ UNSERVED: list[tuple[dict[str, Any], int, str]] = [
         10052,
         "message scheduling cannot be set if roll-ups are disabled",
     ),
-    ({"allow_batched": True}, 10052, "fast batch publishing is not supported by this server"),
     (_MIRROR | {"first_seq": 5}, 10143, "stream mirrors can not have first sequence configured"),
     (
         _MIRROR | {"sources": [{"name": "Y"}]},

@@ -58,6 +58,8 @@ OF_STREAM: dict[int, list[Any]] = {
     commands.STORE_SCHEDULED_BATCH: ["id", [(b"s.a", b"", b"x")], 1, [(0, 5, 0)]],
     commands.FIRE: [[(b"s.a", 1, 5, 0, [], (b"s.b", b"", b"x"))]],
     commands.COPY: ["", "", 0, 1, [1], [5], [(b"s.a", b"", b"x")]],
+    commands.STORE_FAST: [[(b"s.a", b"", b"x")], 1, [(b"b", 1, 10, 1, 0, 1)], []],
+    commands.DROP_FAST: [[(b"b", 1)]],
 }
 WRONG = st.one_of(
     st.none(), st.integers(-5, -1), st.text(max_size=3), st.binary(max_size=3), st.floats(),

@@ -10,6 +10,8 @@ import pytest
 
 from streamd import errors, limits
 from streamd.machine import commands
+from streamd.machine.streams.fast_batches import FastBatches
+from streamd.machine.streams.retention import Limits
 from streamd.node.groups.turn import TurnTime
 from streamd.node.stream_groups.consumer_proposals import ConsumerProposals
 from streamd.node.stream_groups.cursor_wakes import CursorWakes
@@ -60,7 +62,11 @@ class Bed:
         hooks = StreamHooks()
         hooks.pass_on = lambda msgs, replies, sink: self.passed_on.append(replies)
         machine: Any = SimpleNamespace(
-            name="S", config={}, index=SimpleNamespace(live=SimpleNamespace(last_ts=1_000_000))
+            name="S",
+            config={},
+            limits=Limits({}),
+            index=SimpleNamespace(live=SimpleNamespace(last_ts=1_000_000)),
+            content=SimpleNamespace(fast_batches=FastBatches()),
         )
         self.bounds = PublishBounds(has_room=lambda size: self.has_room)
         self.intake = PublishIntake(
