@@ -154,6 +154,7 @@ STREAM_SNAPSHOT: Final = Shape(
         "chunk_size": "int",
         "window_size": "int",
         "jsck": "bool",
+        "start_seq": "uint64",  # streamd's own: messages before it are left out
     },
 )
 STREAM_RESTORE: Final = Shape(

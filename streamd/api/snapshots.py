@@ -52,7 +52,7 @@ def _begin(request: Request, wanted: Document, deliver: bytes) -> None:
     if wanted.get("jsck") and handle.unreadable:
         seqs = ", ".join(map(str, handle.unreadable[:10]))
         raise errors.STREAM_SNAPSHOT(err=f"messages can not be read: {seqs}")
-    cut = handle.cut()
+    cut = handle.cut(wanted.get("start_seq", 0))
     sender = SnapshotSender(request.context, cut, wanted, deliver, request.client)
     state = infos.stream_state(cut.state, cut.config)
     request.answer({"config": stream_configs.shown(cut.config), "state": state})
@@ -81,6 +81,7 @@ class SnapshotSender:
         window = wanted.get("window_size") or limits.SNAPSHOT_WINDOW_BYTES
         self._window = min(max(window, self._chunk), limits.SNAPSHOT_WINDOW_MAX)
         self._consumers = [] if wanted.get("no_consumers") else _archived(cut.consumers)
+        self._is_increment = bool(wanted.get("start_seq"))
         self._frames = S2Writer()
         self._out = bytearray()
         self._sent = 0  # full chunks
@@ -107,6 +108,8 @@ class SnapshotSender:
         pieces = [message_archive.begin(head, now_ns)]
         pieces += [message_archive.encode_consumer(each, now_ns) for each in self._consumers]
         self._consumers = []
+        if self._is_increment:
+            pieces.append(message_archive.encode_removals(self._cut.removals(), now_ns))
         self._out += self._frames.write(b"".join(pieces))
         now_ms = context.clock.monotonic_ms()
         self._interest_until_ms = now_ms + limits.SNAPSHOT_INTEREST_MS

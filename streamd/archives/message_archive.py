@@ -16,6 +16,7 @@ from streamd.archives.archive_records import (
     ArchivedConsumer,
     ArchivedEnd,
     ArchivedMessages,
+    ArchivedRemoval,
     ArchivedState,
     ArchiveError,
     Record,
@@ -25,6 +26,7 @@ from streamd.types import Seq
 
 MAGIC: Final = b"NATSARC1"
 _STATE: Final = b"state.json"
+_REMOVALS: Final = b"deleted.json"
 _CONSUMERS: Final = b"consumers/"
 _END: Final = bytes(5)
 _HEAD_BYTES_MAX: Final = 5 * 10  # five varints
@@ -55,6 +57,12 @@ def encode_consumer(consumer: ArchivedConsumer, now_ns: int) -> bytes:
     }
     body = _json({"config": consumer.config, "state": state})
     return _entry(_CONSUMERS + consumer.name.encode(), now_ns, 0, b"", body)
+
+
+def encode_removals(ranges: Sequence[tuple[Seq, Seq]], now_ns: int) -> bytes:
+    """Return the entry that tells what was deleted among messages that are left out, inclusive
+    ranges: only of the archive that an increment of a backup asks for, which no other reads."""
+    return _entry(_REMOVALS, now_ns, 0, b"", _json([list(each) for each in ranges]))
 
 
 def encode_messages(rows: Sequence[Row]) -> bytes:
@@ -105,6 +113,17 @@ def _uvarint(value: int) -> bytes:
 _BYTES: Final = [bytes((value,)) for value in range(256)]
 
 
+def read_messages(blob: bytes) -> Iterator[Row]:
+    """Yield the messages of entries that `encode_messages` has made. Raises ArchiveError."""
+    pos = 0
+    while pos < len(blob):
+        found = _read_entry(blob, pos)
+        if not isinstance(found, tuple):
+            raise ArchiveError("EOF")
+        row, pos = found
+        yield row
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -149,7 +168,7 @@ class MessageArchiveReader:
                 yield ArchivedMessages(rows)
                 rows = []
             if self._state is None or self._consumers_left or not row[0]:
-                yield self._other(row)
+                yield from self._others(row)
             self._wanted = 1
         else:
             self._wanted = 1
@@ -159,6 +178,12 @@ class MessageArchiveReader:
         if self._is_over and rest:
             raise ArchiveError("bytes behind the end of the archive")
         self._waiting, self._size = ([rest] if rest else []), len(rest)
+
+    def _others(self, row: Row) -> Iterator[Record]:
+        if row[2] == _REMOVALS and self._state is not None and not self._consumers_left:
+            yield from _decode_removals(row[4])
+        else:
+            yield self._other(row)
 
     def _other(self, row: Row) -> Record:
         _, _, name, headers, payload = row
@@ -255,6 +280,14 @@ def _decode_state(body: bytes) -> ArchivedState:
     if not state.first_seq:
         raise ArchiveError("message sequence 0 out of order")
     return state
+
+
+def _decode_removals(body: bytes) -> Iterator[ArchivedRemoval]:
+    try:
+        for first, last in json.loads(body):
+            yield ArchivedRemoval(_number(first), _number(last))
+    except (ValueError, TypeError):
+        raise ArchiveError("deleted.json: a range is none") from None
 
 
 def _decode_consumer(name: str, body: bytes) -> ArchivedConsumer:

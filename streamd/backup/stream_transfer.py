@@ -23,7 +23,12 @@ _END_S: Final = 3600.0  # a server may still have much to do when all was upload
 
 
 class TransferError(StreamdError):
-    """A server refused an archive, or one that was cut off on its way."""
+    """A server refused an archive, or one that was cut off on its way. `err_code`: the server's
+    reason, 0 if it gave none."""
+
+    def __init__(self, text: str, err_code: int = 0) -> None:
+        super().__init__(text)
+        self.err_code = err_code
 
 
 class Message(Protocol):
@@ -40,7 +45,13 @@ class Link(Protocol):
 
     def new_inbox(self) -> str: ...
 
-    async def subscribe(self, subject: str, **options: Any) -> Any: ...
+    async def subscribe(
+        self,
+        subject: str,
+        *,
+        cb: Callable[[Any], Awaitable[None]] | None = None,
+        pending_bytes_limit: int = 0,
+    ) -> Any: ...
 
     async def publish(self, subject: str, payload: bytes = b"", reply: str = "") -> None: ...
 
@@ -69,7 +80,8 @@ def _decoded(data: bytes, what: str) -> Document:
         raise TransferError(f"{what}: the answer is no JSON object")
     error = document.get("error")
     if error:
-        raise TransferError(f"{what}: {error.get('description')} ({error.get('err_code')})")
+        err_code = int(error.get("err_code", 0))
+        raise TransferError(f"{what}: {error.get('description')} ({err_code})", err_code)
     return document
 
 
@@ -90,8 +102,10 @@ class Download:
         window_bytes: int = WINDOW_BYTES,
         has_consumers: bool = True,
         is_checked: bool = False,
+        start_seq: int = 0,
     ) -> Document:
-        """Ask for the archive; return `{config, state}` of the stream."""
+        """Ask for the archive; return `{config, state}` of the stream. With `start_seq`, which is
+        streamd's own, for one without the messages before it: only an increment reads that."""
         inbox = self._link.new_inbox()
         self._subscription = await self._link.subscribe(
             inbox, cb=self._messages.put, pending_bytes_limit=4 * window_bytes
@@ -105,6 +119,8 @@ class Download:
             wanted["no_consumers"] = True
         if is_checked:
             wanted["jsck"] = True
+        if start_seq:
+            wanted["start_seq"] = start_seq
         try:
             return await api_request(
                 self._link, f"STREAM.SNAPSHOT.{self._stream}", wanted, prefix=self._prefix

@@ -224,9 +224,9 @@ class StreamHandle(Protocol):
         """Read messages by seq (None: not there). May call `done` at once, or after a disk read;
         with None if one of them is there and can't be read."""
 
-    def cut(self) -> StreamCut:
-        """Return the stream as it is now, with its consumers, to be read while it goes on. Not for
-        a stream that another node leads."""
+    def cut(self, start_seq: Seq = 0) -> StreamCut:
+        """Return the stream as it is now, with its consumers, to be read from `start_seq` on while
+        it goes on. Not for a stream that another node leads."""
 
     def damaged(self, err: CorruptionError) -> None:
         """Report a block, met through `machine`, that can't be read, or lacks something."""

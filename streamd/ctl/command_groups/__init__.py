@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reply": ("request_verbs", "answer requests"),
     "server": ("server_verbs", "servers: list, info, report, step-down, drain"),
     "scrub": ("scrub_verb", "verify every file of running servers now"),
+    "backup": ("backup_verbs", "streams to a directory or tar, and back: create, verify, restore"),
     "cluster": ("cluster_verbs", "a cluster on this machine: up, status, logs, restart, down"),
     "health": ("health_verb", "health of one server, as an exit status"),
     "context": ("context_verbs", "named servers and credentials: save, select, show"),
@@ -28,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "completion": ("completion_verb", "completion for bash, zsh and fish"),
 }
 TOP_LEVEL: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Streams and consumers", ("stream", "consumer", "lag", "kv", "object")),
+    ("Streams and consumers", ("stream", "consumer", "lag", "kv", "object", "backup")),
     ("Messages", ("pub", "sub", "tail", "request", "reply")),
     ("Servers", ("server", "scrub", "cluster", "health")),
     ("Data directories", ("discarded",)),

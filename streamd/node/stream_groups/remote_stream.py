@@ -124,7 +124,7 @@ class RemoteStream:
     def read(self, seqs: list[Seq], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
-    def cut(self) -> StreamCut:
+    def cut(self, start_seq: Seq = 0) -> StreamCut:
         raise AssertionError(f"stream {self.name}: reads go to its leader")
 
     def damaged(self, err: CorruptionError) -> None:

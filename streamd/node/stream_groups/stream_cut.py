@@ -38,7 +38,8 @@ class ConsumerCut(NamedTuple):
 class StreamCut:
     """A stream of one moment. `close` it."""
 
-    def __init__(self, machine: StreamMachine, held: HeldBlocks) -> None:
+    def __init__(self, machine: StreamMachine, held: HeldBlocks, start_seq: Seq = 0) -> None:
+        """Messages before `start_seq` are not read."""
         index = machine.index
         self.applied: Index = machine.applied
         self.config = machine.config
@@ -48,11 +49,21 @@ class StreamCut:
         self.last_seq: Seq = index.last_seq
         self.consumers = [_cut(each) for _, each in sorted(machine.consumers.items())]
         self._deleted = index.live.deleted.copy()
-        self._blocks = [(block.block_no, block.end_offset) for block in index.blocks if block.live]
+        self._blocks = [
+            (block.block_no, block.end_offset)
+            for block in index.blocks
+            if block.live and block.last_seq >= start_seq
+        ]
+        self._start_seq = max(start_seq, self.first_seq)
         self._held = held
         self._at = 0  # in `_blocks`
         self._offset = BLOCK_HEADER_BYTES
         self._is_closed = False
+
+    def removals(self) -> list[tuple[Seq, Seq]]:
+        """Return what was deleted among the messages that are not read: inclusive ranges."""
+        end = self._start_seq - 1
+        return [(low, min(high, end)) for low, high in self._deleted.ranges() if low <= end]
 
     def read(self, size: int, done: CutRead) -> None:
         """Call `done` with the messages among the next `size` bytes or so, perhaps at once. One
@@ -72,7 +83,7 @@ class StreamCut:
         """Take the live messages of whole records that begin where the last read ended, with
         `size` bytes to the end of the block."""
         rows: list[CutRow] = []
-        deleted, first, last = self._deleted, self.first_seq, self.last_seq
+        deleted, first, last = self._deleted, self._start_seq, self.last_seq
         pos, end = 0, min(len(blob), size)
         while pos < end:
             length = stated_length(blob[pos : pos + 32])

@@ -147,9 +147,9 @@ class LocalStream:
         """See ports.StreamHandle. Messages not in memory cost one block read each."""
         _Read(self, seqs, done).advance()
 
-    def cut(self) -> StreamCut:
+    def cut(self, start_seq: Seq = 0) -> StreamCut:
         """See ports.StreamHandle."""
-        return StreamCut(self.machine, self.store.hold())
+        return StreamCut(self.machine, self.store.hold(), start_seq)
 
     def damaged(self, err: CorruptionError) -> None:
         self.group.hooks.on_damaged(err, True, err.block_no)
