@@ -1,5 +1,5 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
-[--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted]
+[--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted | --copies]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -144,6 +144,7 @@ GROWTH_DEEDS = (
 PLAIN, HARSH, VARIED = "plain", "harsh", "varied"
 DISKS, SIZES, GROWTH = "disks", "sizes", "growth"
 ENCRYPTED = "encrypted"
+COPIES = "copies"
 TAILS = "tails"  # of what was acknowledged and is lost
 
 
@@ -153,6 +154,7 @@ _DEEDS_OF = {
     SIZES: SIZES_DEEDS,
     GROWTH: GROWTH_DEEDS,
     TAILS: TAILS_DEEDS,
+    COPIES: ("acked", "mirrored", "sourced", "step-downs"),
 }
 
 
@@ -173,10 +175,17 @@ def run_seed(
     is_verbose: bool = False,
     world: DirectedWorld | None = None,
     is_varied: bool = False,
+    is_copying: bool = False,
 ) -> Outcome:
     """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
     is_varied = is_varied or (world is not None and world.is_varied)
-    cluster = SimCluster(seed, is_verbose=is_verbose, directed=world, is_varied=is_varied)
+    cluster = SimCluster(
+        seed,
+        is_verbose=is_verbose,
+        directed=world,
+        is_varied=is_varied,
+        is_copying=is_copying,
+    )
     return _outcome(seed, cluster.world, cluster.run)
 
 
@@ -204,6 +213,11 @@ def run_encrypted_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
 def run_varied_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     """As `run_seed`, with streams and consumers of many kinds."""
     return run_seed(seed, is_verbose=is_verbose, is_varied=True)
+
+
+def run_copies_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, with streams that copy others."""
+    return run_seed(seed, is_verbose=is_verbose, is_copying=True)
 
 
 def run_disks_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
@@ -240,6 +254,7 @@ RUN: dict[str, Callable[..., Outcome]] = {
     GROWTH: run_growth_seed,
     TAILS: run_tails_seed,
     ENCRYPTED: run_encrypted_seed,
+    COPIES: run_copies_seed,
 }
 
 
@@ -320,6 +335,7 @@ def main() -> int:
     parser.add_argument("--growth", action="store_true", help="new replicas or leaders are lost")
     parser.add_argument("--tails", action="store_true", help="what was acknowledged is lost")
     parser.add_argument("--encrypted", action="store_true", help="harsh, with encrypted disks")
+    parser.add_argument("--copies", action="store_true", help="mirrors and sources")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()

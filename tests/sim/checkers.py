@@ -96,16 +96,23 @@ class Truth:
             self.rewrites += 1
         elif command[0] == commands.REMOVE:
             self.removals += 1
+        elif command[0] == commands.COPY:
+            self._note_appended(out)
         elif command[0] == commands.EXPIRE:  # it may leave markers
-            for op in out.block_ops:
-                if len(op) == 4 and op[0] == APPEND:
-                    self._note_records(bytes(op[3]))
+            self.markers += self._note_appended(out)
 
-    def _note_records(self, blob: bytes) -> None:
-        for record in scan(blob):
-            if record.type == MSG:
-                self.content[record.seq] = (record.subject, record.headers, record.payload)
-                self.markers += 1
+    def _note_appended(self, out: Effects) -> int:
+        return sum(
+            self._note_records(bytes(op[3]))
+            for op in out.block_ops
+            if len(op) == 4 and op[0] == APPEND
+        )
+
+    def _note_records(self, blob: bytes) -> int:
+        found = [record for record in scan(blob) if record.type == MSG]
+        for record in found:
+            self.content[record.seq] = (record.subject, record.headers, record.payload)
+        return len(found)
 
 
 def _print_of(machine: Any) -> tuple[int, int, int]:

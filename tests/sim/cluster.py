@@ -20,6 +20,7 @@ from streamd.store.blocks.tail_cache import CacheBudget, TailCache
 from streamd.store.frames.keyring import EncryptionKeys
 from streamd.types import META_UID, NodeId, StoredMsg, Uid
 from tests.sim.checkers import Checkers, Probes
+from tests.sim.copies import CopyChecks, draw_copies
 from tests.sim.drain import Drain
 from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
 from tests.sim.growth import AckDisks
@@ -28,6 +29,7 @@ from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
 from tests.sim.plan import draw as draw_plain
 from tests.sim.varied import VariedClient, draw_varied
+from tests.sim.wires import SimWires
 from tests.sim.workload import Client
 from tests.sim.world import MS, SECOND, Violation, World, need
 
@@ -53,6 +55,7 @@ class SimCluster:
         is_verbose: bool = False,
         directed: DirectedWorld | None = None,
         is_varied: bool = False,
+        is_copying: bool = False,
     ) -> None:
         self.world = World(seed, is_verbose=is_verbose)
         rng = self.rng = self.world.rng("cluster")
@@ -67,6 +70,9 @@ class SimCluster:
         self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
         self.is_varied = is_varied
         draw = draw_varied if is_varied else draw_plain
+        if is_copying:
+            draw = draw_copies
+        self._copies = CopyChecks(self) if is_copying else None
         self.plan = draw(self.world.rng("plan"), len(self.names))
         self.has_two_disks = directed is not None and directed.has_two_disks
         if directed is not None:
@@ -76,6 +82,7 @@ class SimCluster:
         self.ledger = Ledger(self.world, self.checkers)
         self.ledger.has_deletions = is_varied
         self.clients: dict[bytes, Client] = {}
+        self._listeners: dict[bytes, SimWires] = {}  # streams that copy, by their subjects
         for at in range(rng.randint(2, 4)):
             name = b"c%d" % at
             self.clients[name] = self.make_client(name)
@@ -193,7 +200,7 @@ class SimCluster:
 
     def _on_process(self, process: SimProcess) -> None:
         self.checkers.durability.process_begins(process.name)
-        process.wires.attach(self.clients)
+        process.wires.attach(self.clients, self._listeners)
 
     def _on_send(self, process: SimProcess) -> Any:
         def on_send(receiver: NodeId, uid: Uid, messages: list[Any]) -> None:
@@ -236,6 +243,9 @@ class SimCluster:
             self._recover()
             if self.rng.random() < 0.35:
                 self._lose_one()
+            if self._copies is not None:
+                self._copies.await_copied()
+                self._copies.check()
             share = 2 * DRAINED_SHARE if self.is_varied else DRAINED_SHARE
             if self.world.rng("drain").random() < share:
                 Drain(self).run()
@@ -254,6 +264,8 @@ class SimCluster:
             self.world.counts[f"streams of {self.plan.configs[name]['num_replicas']}"] += 1
             if self.plan.configs[name]["storage"] == "memory":
                 self.world.counts["streams in memory"] += 1
+        for name in self.plan.copies:
+            self._create(operator, name)
         del self.clients[operator.name]
 
     def _create(self, operator: Client, name: str) -> None:
@@ -267,7 +279,7 @@ class SimCluster:
                 asked_us = self.world.now_us
                 operator.connect()
                 if operator.process is not None:
-                    document = self.plan.configs[name]
+                    document = (self.plan.configs | self.plan.copies)[name]
                     operator.request(f"STREAM.CREATE.{name}", document, answers.append)
                     operator.process.run(lambda: None)
             return bool(answers) and "error" not in answers[-1]
@@ -451,6 +463,8 @@ class _Probes:
     def start(self) -> None:
         for name in self._cluster.names:
             for asset in self._cluster.assets():
+                if asset.name in self._cluster.plan.copies:
+                    continue  # nobody publishes there
                 if not self._lost or (self._lost != name and self._has_majority(asset)):
                     self._open.add((name, asset.name))
         self._send()

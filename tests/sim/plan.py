@@ -44,6 +44,7 @@ class Plan(NamedTuple):
 
     configs: dict[str, Document]  # by name, as a client asks for them
     actions: dict[str, float]  # what clients do -> how often, relative to the others
+    copies: dict[str, Document] = {}  # noqa: RUF012 - of these: mirrors and streams with sources
 
     @property
     def names(self) -> tuple[str, ...]:

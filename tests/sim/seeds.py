@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.sim.__main__ import DISKS, GROWTH, HARSH, PLAIN, RUN, SIZES, TAILS, VARIED, Campaign
+from tests.sim.__main__ import (
+    COPIES,
+    DISKS,
+    GROWTH,
+    HARSH,
+    PLAIN,
+    RUN,
+    SIZES,
+    TAILS,
+    VARIED,
+    Campaign,
+)
 from tests.sim.shortage import short_memory
 
 SHORT_MEMORY = "short memory"  # plain worlds within tests/sim/shortage.py
@@ -19,6 +30,7 @@ SPREAD: dict[str, range] = {
     GROWTH: range(1, 102, 34),
     SHORT_MEMORY: range(1, 22, 10),
     TAILS: range(1, 13, 3),
+    COPIES: range(1, 91, 30),
 }
 # As many from 1 on for the proof, times its `--times`.
 PROOF: dict[str, int] = {
@@ -30,6 +42,7 @@ PROOF: dict[str, int] = {
     GROWTH: 101,
     SHORT_MEMORY: 21,
     TAILS: 101,
+    COPIES: 90,
 }
 
 # Seeds that once found a bug, in the worlds of their day.

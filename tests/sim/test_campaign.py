@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.__main__ import DISKS, GROWTH, HARSH, PLAIN, SIZES, VARIED, Campaign, run_seed
+from tests.sim.__main__ import (
+    COPIES,
+    DISKS,
+    GROWTH,
+    HARSH,
+    PLAIN,
+    SIZES,
+    VARIED,
+    Campaign,
+    run_seed,
+)
 from tests.sim.seeds import FINDERS_OF_EACH_CHANGE, SHORT_MEMORY, SPREAD, VARIED_FINDERS, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -17,7 +27,7 @@ def check(campaign: Campaign, *, acked_per_seed: int) -> None:
     assert campaign.counts["acked"] > acked_per_seed * campaign.seeds
 
 
-@pytest.mark.parametrize("kind", [PLAIN, VARIED, DISKS, SIZES, GROWTH])
+@pytest.mark.parametrize("kind", [PLAIN, VARIED, DISKS, SIZES, GROWTH, COPIES])
 def test_no_promise_is_broken_whatever_fails(kind: str) -> None:
     """Clusters and single servers under faults: kills, power cuts, links, disks, membership."""
     campaign = run_all(SPREAD[kind], kind)

@@ -58,28 +58,57 @@ class SimWires:
         self.clients = {}
         self._watches: dict[_Watch, None] = {}
         self._taken: dict[bytes, Callable[[list[Message]], object]] = {}  # by streams of ours
+        self._listeners: dict[bytes, SimWires] = {}  # the nodes that listen, of the whole cluster
         # For clients connected here: what is sent to one stays in order.
         self._local: deque[tuple[Client, bytes, list[Message]]] = deque()
 
-    def attach(self, clients: dict[bytes, Client]) -> None:
-        """Know the clients of the whole cluster, and take messages for those connected here."""
+    def attach(self, clients: dict[bytes, Client], listeners: dict[bytes, SimWires]) -> None:
+        """Know the clients and listening streams of the whole cluster, and take messages for those
+        that are here."""
         self.clients = clients
+        self._listeners = listeners
+        self._process.peers.on_note_prefix("own.", self._on_own)
         self._process.peers.on_note_prefix("net.", self._on_note)
 
     # --- subscriptions of streams: their subjects name the node ---------------------------------
 
     def subscribe(self, subject: bytes, on_messages: Callable[[list[Message]], object]) -> object:
         self._taken[subject] = on_messages
+        self._listeners[subject] = self
         return subject
 
     def unsubscribe(self, token: object) -> None:
         assert isinstance(token, bytes), token
         self._taken.pop(token, None)
+        self._listeners.pop(token, None)
 
     def request(
         self, subject: bytes, reply: bytes, headers: bytes, payload: bytes, *, is_external: bool
     ) -> None:
-        raise AssertionError("no stream here copies another")
+        if not subject.startswith(b"$JS.FC."):
+            self._process.router.handle(subject, reply, headers, payload)
+            return
+        _, _, stream, consumer, _ = subject.decode().split(".")
+        handle = self._process.node.stream(stream)
+        if handle is not None:
+            handle.flow_reply(consumer, subject, headers)
+
+    def _listener(self, subject: bytes) -> SimWires | None:
+        """The node with a stream that listens on `subject`, if a link leads there."""
+        found = self._listeners.get(subject)
+        if found is None or not found._process.is_alive:
+            return None
+        is_near = found is self or self._process.peers.is_up(found._process.name)
+        return found if is_near else None
+
+    def _on_own(self, sender: str, kind: str, args: list[Any]) -> None:
+        to, rows = args
+        self._take(to, [tuple(row) for row in rows])
+
+    def _take(self, to: bytes, batch: list[Message]) -> None:
+        take = self._taken.get(to)
+        if take is not None:
+            take(batch)
 
     def _client(self, subject: bytes) -> Client | None:
         return self.clients.get(subject.split(b".", 2)[0])
@@ -88,6 +117,8 @@ class SimWires:
         return Inbox(self, subject) if self.has_interest(subject) else None
 
     def has_interest(self, subject: bytes) -> bool:
+        if subject.startswith(b"$JS"):
+            return self._listener(subject) is not None
         client = self._client(subject)
         if client is None or client.process is None:
             return False
@@ -100,7 +131,15 @@ class SimWires:
         self.send(subject, [(subject, reply, headers, payload)])
 
     def send(self, to: bytes, batch: list[Message]) -> None:
-        """Bring messages to the client that listens on `to`."""
+        """Bring messages to the client or stream that listens on `to`."""
+        if to.startswith(b"$JS"):
+            listener = self._listener(to)
+            if listener is self:
+                self._process.schedule(100, self._take, to, batch)
+            elif listener is not None:
+                rows = [list(message) for message in batch]
+                self._process.peers.note(listener._process.name, "own.msgs", [to, rows])
+            return
         client = self._client(to)
         if client is None or client.process is None:
             return

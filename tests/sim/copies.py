@@ -1,0 +1,123 @@
+"""Worlds in which streams copy others: a mirror, a filtered mirror, a stream with two sources.
+
+The origins are the streams that clients work on; faults strike either side. At the end each copy
+is its origin through its filter: in order, each message once, none passed over.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from streamd.machine.message_headers import get
+from streamd.types import META_UID, Msg, Seq
+from tests.sim import plan
+from tests.sim.plan import ALWAYS, COMING_AND_GOING, Document, Plan
+from tests.sim.world import SECOND, Violation, need
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Truth
+    from tests.sim.cluster import SimCluster
+
+COPIED_US = 200 * SECOND  # an origin that did not answer twice is asked again after a minute
+MIRROR, FILTERED, SOURCED = "CM", "CF", "CS"
+_FIRST, _SECOND = ALWAYS
+
+
+def draw_copies(rng: random.Random, node_count: int) -> Plan:
+    """Draw the plan of one seed."""
+    drawn = plan.draw(rng, node_count)
+    configs = {name: drawn.configs[name] for name in (*ALWAYS, COMING_AND_GOING)}
+    size = rng.choice((3, 3, 1)) if node_count > 1 else 1
+
+    def copy(name: str, **more: Any) -> Document:
+        return {"name": name, "num_replicas": size, "allow_direct": True, **more}
+
+    copies = {
+        MIRROR: copy(MIRROR, mirror={"name": _FIRST}),
+        FILTERED: copy(FILTERED, mirror={"name": _SECOND, "filter_subject": f"{_SECOND}.*"}),
+        SOURCED: copy(SOURCED, sources=[{"name": _FIRST}, {"name": _SECOND}]),
+    }
+    return Plan(configs, drawn.actions | {"step_down": 0.5}, copies)
+
+
+class CopyChecks:
+    """Compares copies with their origins, by what is committed."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+
+    def await_copied(self) -> None:
+        """Wait until each copy has all that its origin has."""
+        is_copied = self._cluster.every_ms(100, lambda: not self._missing())
+        if not self._world.run(self._world.now_us + COPIED_US, is_copied):
+            raise Violation(f"after {COPIED_US / SECOND} s not copied: {self._missing()}")
+
+    def check(self) -> None:
+        """Compare every message that a copy ever stored with the origin's."""
+        first, second = self._truth(_FIRST), self._truth(_SECOND)
+        for name, origin in ((MIRROR, first), (FILTERED, second)):
+            for seq, msg in self._truth(name).content.items():
+                need(seq in origin.content, f"{name} has {seq}, which its origin never had")
+                need(msg == _cleaned(origin.content[seq]), f"{name} has another {seq}")
+                self._world.counts["mirrored"] += 1
+        self._check_sourced({_FIRST: first, _SECOND: second})
+
+    def _check_sourced(self, origins: dict[str, Truth]) -> None:
+        lasts = dict.fromkeys(origins, 0)
+        for seq, msg in sorted(self._truth(SOURCED).content.items()):
+            name, at = _origin_of(msg)
+            need(at > lasts[name], f"{SOURCED} {seq}: {name} {at} came after {lasts[name]}")
+            lasts[name] = at
+            wanted = origins[name].content.get(at)
+            need(wanted is not None, f"{SOURCED} {seq}: {name} never had {at}")
+            assert wanted is not None
+            is_same = (msg[0], msg[2]) == (wanted[0], wanted[2])
+            need(is_same, f"{SOURCED} {seq} is not {at} of {name}")
+            self._world.counts["sourced"] += 1
+
+    def _missing(self) -> str:
+        """Messages that an origin has and a copy never stored."""
+        taken: dict[str, set[Seq]] = {_FIRST: set(), _SECOND: set()}
+        for msg in self._truth(SOURCED).content.values():
+            name, seq = _origin_of(msg)
+            taken[name].add(seq)
+        rows = (
+            (MIRROR, _FIRST, set(self._truth(MIRROR).content)),
+            (FILTERED, _SECOND, set(self._truth(FILTERED).content)),
+            (SOURCED, _FIRST, taken[_FIRST]),
+            (SOURCED, _SECOND, taken[_SECOND]),
+        )
+        for copy, origin, has in rows:
+            index = self._truth(origin).machine.index
+            live = index.live.seqs(index.first_seq, index.last_seq)
+            lacks = [seq for seq in live if seq not in has]
+            if lacks:
+                return f"{copy} lacks {lacks[:5]} of {origin}"
+        return ""
+
+    def _truth(self, name: str) -> Truth:
+        truths = self._cluster.checkers.truths
+        assets = truths[META_UID].machine.streams_by_uid.values()
+        uid = next(asset.uid for asset in assets if asset.name == name)
+        truth = truths.get(uid)
+        if truth is None:
+            raise Violation(f"nothing was ever committed to {name}")
+        return truth
+
+
+def _origin_of(msg: Msg) -> tuple[str, Seq]:
+    words = (get(msg[1], b"Nats-Stream-Source") or b"").split(b" ")
+    need(len(words) > 1, f"{msg} does not say where it comes from")
+    return words[0].decode(), int(words[1])
+
+
+def _cleaned(msg: Msg) -> Msg:
+    """The message as a mirror stores it."""
+    subject, headers, payload = msg
+    lines = headers.split(b"\r\n")
+    kept = [line for line in lines if not line.startswith((b"Nats-Expected-", b"Nats-Batch-"))]
+    if len(kept) < len(lines):
+        headers = b"" if len(kept) == 3 else b"\r\n".join(kept)
+    return subject, headers, payload
