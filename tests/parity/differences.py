@@ -30,6 +30,11 @@ INTENDED = [
         "goes on as soon as there is room; the peer waits for the next message of the origin",
     ),
     Intended(
+        "sources.counters_into_a_plain_stream_and_back",
+        "sources[[]*].seq",
+        "what is passed over is taken, too; the peer looks at it again after a restart",
+    ),
+    Intended(
         "sources.position_outlives_a_purge_and_removal",
         "sources[[]0].seq",
         "the position is known and shown at once; the peer shows it when the source is set up",

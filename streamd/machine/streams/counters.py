@@ -133,6 +133,34 @@ def read_total(seq: Seq, headers: bytes, payload: bytes) -> Total | None:
     return Total(seq, value, message_headers.get(headers, SOURCES) or b"")
 
 
+def counted_from(
+    total: Total, msg: Msg, seq: Seq, *, stream: str, origin_subject: str, increment: bytes
+) -> tuple[Msg, Total] | None:
+    """Return what is stored as `seq` of a counter's message that came from the source `stream`,
+    and its total: the counter moves by as much as the origin's did since the last message of
+    `origin_subject` that came from there. None: the message is none of a counter."""
+    subject, headers, payload = msg
+    found = _match_body(payload)
+    if found is None or not message_headers.get(headers, increment):
+        return None
+    known = canonical_sources(total.sources) if total.sources else b""
+    sources: dict[str, dict[str, str] | None] = json.loads(known) if known else {}
+    seen = sources.get(stream) or {}
+    value = read_integer(found[1])
+    delta = value - read_integer(seen.get(origin_subject, "0").encode() or b"0")
+    sources[stream] = seen | {origin_subject: found[1].decode()}
+    lines = headers.split(b"\r\n")  # the increment changes where it stands
+    lines = [
+        b"%b: %b" % (increment, write_integer(delta)) if line.startswith(increment + b":") else line
+        for line in lines
+    ]
+    headers = message_headers.without(b"\r\n".join(lines), SOURCES)
+    headers = message_headers.with_header(headers, SOURCES, write_sources(sources))
+    value = total.value + delta
+    body = b'{"val":"%b"}' % write_integer(value)
+    return (subject, headers, body), Total(seq, value, write_sources(sources))
+
+
 # --- what is known of the sources of a counter ----------------------------------------------------
 
 

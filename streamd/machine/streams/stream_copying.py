@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from streamd.machine import message_headers
 from streamd.machine.base import HAS_TTL, IS_NEVER, Effects
 from streamd.machine.commands import Command
-from streamd.machine.streams import publish
+from streamd.machine.streams import counters, publish
+from streamd.machine.streams.counters import Total
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.origins import MIRROR
 from streamd.machine.streams.stream_content import StreamContent
@@ -176,6 +177,13 @@ class StreamCopying:
                 continue
             headers = msg[1]
             admitted = publish.Admitted(msg)
+            if limits.is_counter:
+                made = self._counted(msg, run.last_seq + 1)
+                if made is None:
+                    position = seq
+                    continue
+                msg, admitted.total = made
+                admitted.msg, headers = msg, msg[1]
             if headers:
                 admitted.flags = publish.flags_from(headers)
                 fields = message_headers.server_headers(headers)
@@ -201,6 +209,16 @@ class StreamCopying:
             position = seq
         self._storing.store_run(run)
         return max(position, last)
+
+    def _counted(self, msg: Msg, seq: Seq) -> tuple[Msg, Total] | None:
+        """Return a counter's message as a counter here stores it; None: it is left out."""
+        total = self._content.counters.of(msg[0])
+        words = (message_headers.get(msg[1], publish.SOURCE) or b"").decode().split(" ")
+        if total is None or len(words) < 5:
+            return None
+        return counters.counted_from(
+            total, msg, seq, stream=words[0], origin_subject=words[4], increment=publish.INCR
+        )
 
 
 class _TimedRun:

@@ -17,6 +17,7 @@ from streamd.machine.commands import Command
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.streams import publish
 from streamd.machine.streams.entry_changes import EntryChanges
+from streamd.machine.streams.origins import named_in_header
 from streamd.machine.streams.schedules import UNKNOWN_DUE
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_content import SEQ_MAX, StreamContent
@@ -99,6 +100,8 @@ class StreamImport:
                 msg_id = message_headers.get(headers, publish.MSG_ID) or b""
                 if msg_id and ts > now_ns - window_ns:
                     content.dedupe.remember(msg_id, seq=seq, ts=ts)
+                if publish.SOURCE in headers:
+                    self._note_origin(headers)
                 if flag & HAS_TTL and content.limits.allows_ttl:
                     ttl_ns = message_headers.parse_ttl(
                         (message_headers.get(headers, publish.TTL) or b"").strip()
@@ -113,6 +116,13 @@ class StreamImport:
             for seq, (subject, headers, _) in enumerate(msgs, first):
                 if publish.is_schedule(headers):
                     content.schedules.note(subject, seq, UNKNOWN_DUE)
+
+    def _note_origin(self, headers: bytes) -> None:
+        """Go on in the origin of a source behind the newest message that came from it: an archive
+        does not say how far it was taken."""
+        found = named_in_header(message_headers.get(headers, publish.SOURCE) or b"")
+        if found is not None:
+            self._content.origins.advance(found[0], *found[1])
 
     def apply_import_consumer(self, entry: Entry, command: Command, out: Effects) -> bool | JsError:
         _, _, name, config, created_ns, state = command

@@ -88,8 +88,11 @@ class OriginImports:
     # --- begin and end ----------------------------------------------------------------------
 
     def reconcile(self) -> None:
-        """Have a link to each origin that is configured, and to no other: as leader."""
-        wanted = {origin.name: origin for origin in origins_of(self._machine.config, self._domain)}
+        """Have a link to each origin that is configured, and to no other: as leader. What is being
+        restored copies nothing yet."""
+        config = self._machine.config
+        origins = [] if config.get("restoring") else origins_of(config, self._domain)
+        wanted = {origin.name: origin for origin in origins}
         for name in [name for name in self._links if name not in wanted]:
             self._end(self._links.pop(name), deletes=True)
         for name, origin in wanted.items():

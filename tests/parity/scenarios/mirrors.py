@@ -428,3 +428,34 @@ def names_by_subject(at: Recorder) -> None:
     at.api("STREAM.NAMES", {"subject": "o.a"})
     at.api("STREAM.NAMES", {"subject": "M"})
     at.api("STREAM.NAMES")
+
+
+@scenario
+def consumer_that_a_user_made(at: Recorder) -> None:
+    origin(at, "o.a", "o.b", "o.c")
+    consumer = {
+        "durable_name": "C",
+        "ack_policy": "flow_control",
+        "deliver_subject": "d.c",
+        "filter_subject": "o.>",
+        "max_ack_pending": 10,
+    }
+    at.api("CONSUMER.CREATE.O.C.o.>", {"stream_name": "O", "config": consumer}, is_quiet=True)
+    used = {"name": "C", "deliver_subject": "d.c"}
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O", "consumer": used}})
+    settled(at, "M", 3)
+    at.fill("o.d")
+    settled(at, "M", 4)
+    at.api("STREAM.DELETE.M")
+    at.api("CONSUMER.NAMES.O")
+
+
+@scenario
+def consumer_that_acks_otherwise(at: Recorder) -> None:
+    origin(at, "o.a")
+    consumer = {"durable_name": "C", "ack_policy": "explicit", "deliver_subject": "d.c"}
+    at.api("CONSUMER.CREATE.O.C", {"stream_name": "O", "config": consumer}, is_quiet=True)
+    used = {"name": "C", "deliver_subject": "d.c"}
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O", "consumer": used}})
+    at.wait_until(lambda: "error" in info(at, "M").get("mirror", {}), WITHIN_S)
+    info(at, "M", is_quiet=False)

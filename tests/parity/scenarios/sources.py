@@ -255,3 +255,48 @@ def destination_is_a_work_queue(at: Recorder) -> None:
     for frame in at.wire.ask(inbox, b'{"batch":1}', within_s=WITHIN_S):
         at.ack(frame)
     at.note("left", info(at, "S")["state"]["messages"])
+
+
+@scenario
+def counters(at: Recorder) -> None:
+    """Each counter of the destination moves as those of its origins do."""
+    for name in "AB":
+        config = {"name": name, "subjects": [f"{name}.>"], "allow_msg_counter": True}
+        at.api(f"STREAM.CREATE.{name}", config, is_quiet=True)
+        for number in (1, 2, 3):
+            at.pub(f"{name}.x", b"", headers={"Nats-Incr": f"+{number}"}, is_quiet=True)
+        at.pub(f"{name}.y", b"", headers={"Nats-Incr": "-5", "Own": "z"}, is_quiet=True)
+    sources = [
+        {"name": name, "subject_transforms": [{"src": f"{name}.*", "dest": "s.$1"}]}
+        for name in "AB"
+    ]
+    at.api(
+        "STREAM.CREATE.S",
+        {"name": "S", "subjects": ["s.>"], "sources": sources[:1], "allow_msg_counter": True},
+    )
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 4, WITHIN_S)
+    at.pub("s.x", b"", headers={"Nats-Incr": "100"})
+    at.api(
+        "STREAM.UPDATE.S",
+        {"name": "S", "subjects": ["s.>"], "sources": sources, "allow_msg_counter": True},
+        is_quiet=True,
+    )
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 9, WITHIN_S)
+    at.pub("A.x", b"", headers={"Nats-Incr": "7"})
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 10, WITHIN_S)
+    stored(at)
+
+
+@scenario
+def counters_into_a_plain_stream_and_back(at: Recorder) -> None:
+    at.api(
+        "STREAM.CREATE.O",
+        {"name": "O", "subjects": ["o.>"], "allow_msg_counter": True},
+        is_quiet=True,
+    )
+    at.pub("o.x", b"", headers={"Nats-Incr": "2"}, is_quiet=True)
+    sourced(at, [{"name": "O"}], 1)
+    at.api("STREAM.DELETE.S")
+    at.api("STREAM.CREATE.P", {"name": "P", "subjects": ["p.>"]}, is_quiet=True)
+    at.fill("p.a", "p.b")
+    sourced(at, [{"name": "P"}, {"name": "O"}], 1, allow_msg_counter=True)

@@ -177,3 +177,34 @@ def test_header_tells_index_name_and_position() -> None:
     header = b"SB 12 b.0\fb.2 t.0\f> b.0 uoDGYapx"
     assert named_in_header(header) == (name, ("uoDGYapx", 12))
     assert named_in_header(b"nothing of the kind") is None
+
+
+def counter_box() -> Box:
+    return Box(sources=[SOURCE], duplicate_window=0, allow_msg_counter=True)
+
+
+def bring_count(box: Box, seq: int, value: int, *, after: int) -> Any:
+    """A counter's message of the origin, whose total is `value` then."""
+    headers = b"NATS/1.0\r\nNats-Incr: 9\r\nNats-Stream-Source: O %d > > o.x one\r\n\r\n" % seq
+    msg = [b"a.x", headers, b'{"val":"%d"}' % value]
+    return box.do(commands.COPY, NAME, "one", after, seq, [seq], [], [msg])
+
+
+def test_counter_moves_as_its_origin_did() -> None:
+    """Not to where that stands: it has increments of its own. Nothing is counted twice, though the
+    origin's total comes again with each message."""
+    box = counter_box()
+    assert bring_count(box, 1, 5, after=0) == 1
+    box.put(b"a.x", b"", Incr="100")
+    assert bring_count(box, 4, 7, after=1) == 4
+    message = box.read(3)
+    assert message is not None and message.payload == b'{"val":"107"}'
+    assert b"Nats-Incr: 2\r\n" in message.headers
+    assert b'Nats-Counter-Sources: {"O":{"o.x":"7"}}' in message.headers
+    assert restored(box).content.counters.of(b"a.x") == box.machine.content.counters.of(b"a.x")
+
+
+def test_what_is_no_counters_message_is_left_out() -> None:
+    box = counter_box()
+    assert bring(box, [1, 2], after=0, name=NAME) == 2
+    assert not box.machine.index.count
