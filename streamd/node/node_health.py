@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from streamd.latency_histogram import LatencyHistogram
 from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.turn_reports import TurnReports
 from streamd.node.context import NodeContext
@@ -61,7 +64,9 @@ class LocalHealth:
         scrubber: Scrubber,
         discarded: DiscardedEntries,
         reports: TurnReports,
+        latencies: Mapping[str, LatencyHistogram],
     ) -> None:
+        self.latencies = latencies
         self._store_watch = store_watch
         self._stall = stall
         self._damage_log = damage_log

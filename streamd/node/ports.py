@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from streamd.errors import CorruptionError
+from streamd.latency_histogram import LatencyHistogram
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.commands import Command, PublishOutcome
 from streamd.machine.meta import MetaMachine, StreamAsset
@@ -313,6 +314,11 @@ class NodeHealth(Protocol):
     @property
     def store_fault(self) -> str:
         """Reason why nothing is stored here any more; empty: the store directory is there."""
+
+    @property
+    def latencies(self) -> Mapping[str, LatencyHistogram]:
+        """Durations since the start: of writes of the log, `log_write`, and of groups' turns,
+        `turn`."""
 
     def log_waits(self) -> LogWaits:
         """Return how long appends to the log have waited for the disk."""

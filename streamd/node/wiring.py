@@ -216,7 +216,7 @@ def wire(base: Base, store: OpenedStore) -> NodeParts:
         stall,
         LogRetention(context, groups, table, integrity.failed),
         _infos(base, context, integrity, cluster, recovery, table),
-        _health(context, integrity, recovery, reports, stall),
+        _health(context, integrity, recovery, reports, stall, runner),
     )
     _serve_peers(base, parts)
     return parts
@@ -419,6 +419,7 @@ def _health(
     recovery: RecoveryParts,
     reports: TurnReports,
     stall: StallDetector,
+    runner: GroupRunner,
 ) -> LocalHealth:
     streams = StreamHealth(
         context, integrity.failed, integrity.corruption, recovery.forced_election
@@ -431,6 +432,7 @@ def _health(
         integrity.scrubber,
         integrity.discarded,
         reports,
+        {"log_write": context.wal.write_times, "turn": runner.turn_times},
     )
 
 

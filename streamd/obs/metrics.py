@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from streamd.latency_histogram import BOUNDS_S, LatencyHistogram
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Row = Mapping[str, object]
@@ -79,12 +81,34 @@ _SERVER_GAUGES = {
 }
 
 
-def render(varz: Row, jsz: Row, care: dict[str, int] | None = None) -> bytes:
+_LATENCIES = {
+    "log_write": (
+        "streamd_log_write_seconds",
+        "Writes of the log, each with its fsync unless sync_interval is an interval",
+    ),
+    "turn": (
+        "streamd_turn_seconds",
+        "Turns of groups: Raft, apply of committed entries, and what they set going",
+    ),
+}
+
+
+def render(
+    varz: Row,
+    jsz: Row,
+    care: dict[str, int] | None = None,
+    latencies: Mapping[str, LatencyHistogram] | None = None,
+) -> bytes:
     """Return the exposition of one moment."""
-    return "".join(pieces(varz, jsz, care)).encode()
+    return "".join(pieces(varz, jsz, care, latencies)).encode()
 
 
-def pieces(varz: Row, jsz: Row, care: dict[str, int] | None = None) -> Iterator[str]:
+def pieces(
+    varz: Row,
+    jsz: Row,
+    care: dict[str, int] | None = None,
+    latencies: Mapping[str, LatencyHistogram] | None = None,
+) -> Iterator[str]:
     """Iterate over the exposition of one moment; an empty piece is a pause.
 
     The samples of a metric must stand together, and the rows of `jsz` are made but once: so lines
@@ -137,8 +161,22 @@ def pieces(varz: Row, jsz: Row, care: dict[str, int] | None = None) -> Iterator[
                     yield ""
                     of_consumer = (of_account, ("consumer_name", str(consumer["name"])))
                     _of_consumer(gauge, consumer, of_consumer + of_stream[1:])
+    for key, histogram in (latencies or {}).items():
+        families[key] = _histogram(*_LATENCIES[key], histogram, server)
     for family in families.values():
         yield from family.pieces()
+
+
+def _histogram(name: str, text: str, histogram: LatencyHistogram, server: str) -> _Family:
+    """Return a family of the buckets, the sum and the count of a histogram."""
+    family = _Family("histogram", name, text)
+    here = ("server_id", server)
+    totals = histogram.cumulative()
+    for bound, total in zip((*map(repr, BOUNDS_S), "+Inf"), totals, strict=True):
+        family.add(total, (here, ("le", bound)), suffix="_bucket")
+    family.add(histogram.sum_s, (here,), suffix="_sum")
+    family.add(totals[-1], (here,), suffix="_count")
+    return family
 
 
 _Gauge = Callable[[str, str, float, tuple[tuple[str, str], ...]], None]
@@ -154,10 +192,10 @@ class _Family:
         self._head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
         self._lines: list[str] = []
 
-    def add(self, value: float, labels: tuple[tuple[str, str], ...]) -> None:
+    def add(self, value: float, labels: tuple[tuple[str, str], ...], suffix: str = "") -> None:
         """Add a sample."""
         shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-        self._lines.append(f"{self._name}{{{shown}}} {float(value)!r}\n")
+        self._lines.append(f"{self._name}{suffix}{{{shown}}} {float(value)!r}\n")
 
     def pieces(self) -> Iterator[str]:
         """Iterate over the text, some hundred samples a piece."""

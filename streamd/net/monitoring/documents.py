@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streamd import NATS_LEVEL, __version__
@@ -21,6 +21,7 @@ from streamd.config.duration_values import format_uptime
 from streamd.config.options import Options
 from streamd.config.tls_options import TLS_TIMEOUT_S, TlsOptions
 from streamd.durations import format_duration
+from streamd.latency_histogram import LatencyHistogram
 from streamd.limits import MONITORING_PAGE, SLICE_GROUPS
 from streamd.net.monitoring.account_documents import account_counters, account_detail
 from streamd.net.monitoring.account_views import AccountView
@@ -306,6 +307,10 @@ class Monitoring:
     def raftz(self, query: Query) -> Steps[Document | None]:
         """Build /raftz; None: no such groups exist, which is answered with 404."""
         return (yield from self._js.raftz(query)) if self._js is not None else None
+
+    def latencies(self) -> Mapping[str, LatencyHistogram]:
+        """Return the durations that /metrics shows; none without JetStream."""
+        return {} if self._js is None else self._js.js.node.health.latencies
 
     def care(self) -> Steps[dict[str, int]]:
         """Collect the counters for /metrics that no other document has."""

@@ -230,7 +230,7 @@ class HttpServer:
         every = {"consumers": "1", "digest": "1"}
         jsz = await wait(monitoring.jsz(every, is_whole=True))
         varz = await wait(monitoring.varz({}))
-        pieces = metrics.pieces(varz, jsz, await wait(monitoring.care()))
+        pieces = metrics.pieces(varz, jsz, await wait(monitoring.care()), monitoring.latencies())
         return await self._send(request, pieces, {"Content-Type": metrics.CONTENT_TYPE})
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:

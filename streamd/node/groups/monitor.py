@@ -179,7 +179,7 @@ class Monitor:
             while not self._is_done:
                 await self._wake.wait()  # the only await in the loop
                 self._begin_turn()
-                self._turn()
+                self._due.measure(self._turn)
         except Exception as err:  # noqa: BLE001 - whatever it was, it ends this group and no other
             self._end(err)
         else:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 
 from streamd import limits
+from streamd.latency_histogram import LatencyHistogram
 
 
 class Wakeup:
@@ -64,10 +66,11 @@ class DueTurns:
     for dead, and their links, once cut, give every group a turn again.
     """
 
-    __slots__ = ("_next_count", "_waiting", "count")
+    __slots__ = ("_next_count", "_waiting", "count", "times")
 
     def __init__(self) -> None:
         self.count = 0
+        self.times = LatencyHistogram()  # of turns that `measure` ran
         self._next_count = 0
         self._waiting: deque[Wakeup] = deque()
 
@@ -95,3 +98,9 @@ class DueTurns:
                 other.is_next = True
                 return
         self._next_count -= 1
+
+    def measure(self, turn: Callable[[], None]) -> None:
+        """Run a turn and record how long it had the loop."""
+        began = time.perf_counter()
+        turn()
+        self.times.record(time.perf_counter() - began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamd.latency_histogram import LatencyHistogram
 from streamd.node.context import NodeContext
 from streamd.node.groups.group import Group
 from streamd.node.groups.memory_log import MemoryLog
@@ -27,6 +28,11 @@ class GroupRunner:
         self._peers = peers
         self._memory_log = MemoryLog(context.env.loop.call_soon)
         self._due_turns = DueTurns()
+
+    @property
+    def turn_times(self) -> LatencyHistogram:
+        """Durations of the turns of all groups: Raft, apply, and what they set going."""
+        return self._due_turns.times
 
     def monitor(
         self,

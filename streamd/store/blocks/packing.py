@@ -64,6 +64,11 @@ class BlockPacking:
                 self._waiting.append(block_no)
         self._begin_next()
 
+    def end(self) -> None:
+        """Pack nothing any more: the store is being closed."""
+        self.is_wanted = _never
+        self._waiting.clear()
+
     def sealed(self, block_no: int) -> None:
         """Pack a block that is complete in its file, if that is wanted."""
         if self.is_wanted():

@@ -368,6 +368,8 @@ class StreamStore:
     def close(self) -> None:
         """Write what waits and close the files. Nothing is synced: the log has it."""
         self.flush()
+        if self._packing is not None:
+            self._packing.end()
         jobs = self._jobs
         jobs.is_closed = True
         jobs.submit(self._files.close, ignore)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
 from streamd.errors import DiskError
+from streamd.latency_histogram import LatencyHistogram
 from streamd.store.disk import Thread, disk_error
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
@@ -79,6 +80,7 @@ class Writer:
         self._sync_s = sync_s  # 0: each batch is synced before it is safe
         self._complete = complete
         self._commit_of = commit_of
+        self.times = LatencyHistogram()  # of writes with their sync
         self._pace = Pace()
         self._batch_size = BatchSize()
         # Shared: appended by the loop, taken by the thread.
@@ -193,6 +195,7 @@ class Writer:
             segment.sync()
         ended = time.monotonic()
         self._batch_size.note(size, ended - began)
+        self.times.record(ended - began)
         if not self._thread.is_current():
             self._pace.note(began, ended)
         if not self._is_witness_due:

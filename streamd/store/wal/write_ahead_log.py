@@ -47,6 +47,7 @@ from typing import Literal
 
 from streamd.callbacks import ignore
 from streamd.errors import DiskError
+from streamd.latency_histogram import LatencyHistogram
 from streamd.store.disk import Disk, Thread, disk_error
 from streamd.store.wal import wal_format as wf
 from streamd.store.wal.checkpoint import Checkpoint
@@ -193,6 +194,11 @@ class Wal:
                 index, term, chain = last.index, last.term, last.chain
             self._checkpoint.set_tip(uid, index=index, term=term, chain=chain)
         self._segment.begin_after(recovered.segments[-1] if recovered.segments else None)
+
+    @property
+    def write_times(self) -> LatencyHistogram:
+        """Durations of the writes of batches, each with its sync unless `sync` is an interval."""
+        return self._writer.times
 
     @property
     def log_id(self) -> str:

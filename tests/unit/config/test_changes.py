@@ -158,7 +158,6 @@ CALLOUT = f"authorization {{ users: [{{user: a}}], auth_callout {{issuer: {ISSUE
         ("port: 1", "accounts { A {} }, port: 1", ["accounts"]),
         ("accounts { A {} }", "accounts { A { limits { max_conn: 5 } } }", ["accounts"]),
         ("mappings { a: b }", "mappings { a: c }", ["accounts"]),
-        ("port: 1", f"resolver_pinned_accounts: {ISSUER}, port: 1", ["accounts"]),
         (
             "accounts { A { users: [{user: x}] } }",
             "accounts { A { users: [{user: y}] } }",

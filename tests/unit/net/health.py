@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamd.latency_histogram import LatencyHistogram
 from streamd.node.ports import LogWaits
 
 
@@ -15,6 +16,7 @@ class Health:
         self.store_fault = ""
         self.waits = LogWaits(9.9, 2, 30, 20)  # not yet called hung
         self.lost_copy_reason = lost
+        self.latencies = {"log_write": LatencyHistogram(), "turn": LatencyHistogram()}
 
     def log_waits(self) -> LogWaits:
         return self.waits

@@ -100,7 +100,7 @@ class Streams:
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             health=Health(lambda asset: self.lost.get(asset.name, "")),
             streams=lambda: [handle], account=self._account,
-            waiting_count=lambda uid: uid,
+            waiting_count=lambda uid: uid, block_bytes=lambda uid: None,
             meta=SimpleNamespace(
                 streams_by_key={("$G", n): SimpleNamespace(name=n, account="$G") for n in "ST"}
             ),
