@@ -30,6 +30,7 @@ from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
 CUT = "the file ends inside what the log holds"
+OTHER = "bytes that differ from the log's"
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ, which the module mmap does not name
 
 
@@ -274,7 +275,7 @@ class ReplayedBlocks:
                     block_no,
                     offset + same,
                     size,
-                    "bytes that differ from the log's",
+                    OTHER,
                 )
             )
         elif found:

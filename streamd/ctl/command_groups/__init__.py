@@ -25,6 +25,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cluster": ("cluster_verbs", "a cluster on this machine: up, status, logs, restart, down"),
     "health": ("health_verb", "health of one server, as an exit status"),
     "context": ("context_verbs", "named servers and credentials: save, select, show"),
+    "inspect": ("inspect_verb", "log, blocks, consumers of a directory, without a server"),
+    "audit": ("audit_verb", "compare replicas, of directories or servers"),
+    "trash": ("trash_verbs", "what servers set aside: list, restore, purge"),
     "discarded": ("discarded_verbs", "log entries that were set aside: list, show, replay"),
     "completion": ("completion_verb", "completion for bash, zsh and fish"),
 }
@@ -32,6 +35,6 @@ TOP_LEVEL: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Streams and consumers", ("stream", "consumer", "lag", "kv", "object", "backup")),
     ("Messages", ("pub", "sub", "tail", "request", "reply")),
     ("Servers", ("server", "scrub", "cluster", "health")),
-    ("Data directories", ("discarded",)),
+    ("Data directories", ("inspect", "audit", "trash", "discarded")),
     ("This program", ("context", "completion")),
 )
