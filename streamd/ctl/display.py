@@ -16,6 +16,7 @@ from streamd.ctl.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 Document = Mapping[str, Any]
 _WIDE: Final = 200  # columns where the output is no terminal
@@ -86,6 +87,11 @@ def show_rows(
 
 def show_table(rows: Sequence[Document], columns: Sequence[Column]) -> None:
     """Print a table of these columns, whatever the output is to be."""
+    console().print(make_table(rows, columns))
+
+
+def make_table(rows: Sequence[Document], columns: Sequence[Column]) -> Table:
+    """Return a table of these columns."""
     from rich import box
     from rich.table import Table
 
@@ -102,7 +108,7 @@ def show_table(rows: Sequence[Document], columns: Sequence[Column]) -> None:
         table.add_row(
             *("-" if value is None else clean(column.text(value)) for column, value in values)
         )
-    console().print(table)
+    return table
 
 
 def show_fields(
