@@ -3,7 +3,7 @@ the server. Its rooms are imported where it has something to decide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.config.account_options import AccountOptions
@@ -30,7 +30,7 @@ class LoginSurroundings(NamedTuple):
     description: ServerDescription
     answers: Answers  # in the system account
     log: Log
-    link: Callable[[], None]  # makes the imports of all accounts anew
+    link: Callable[[Iterable[str]], None]  # makes imports of accounts that changed anew
     create_task: CreateTask
 
 

@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +220,7 @@ class ServerProcess:
                 accounts,
                 clients.open,
                 LoginSurroundings(
-                    description, system.answers, log, self._link_accounts, self._tasks.create_task
+                    description, system.answers, log, self._link_changed, self._tasks.create_task
                 ),
             )
         except ConfigError as err:
@@ -292,6 +292,11 @@ class ServerProcess:
         """Make imports and mappings as the accounts' options say."""
         for text in self._account_links.apply(self._accounts.known()):
             self._log.warning(text)
+
+    def _link_changed(self, names: Iterable[str]) -> None:
+        """Make imports and mappings of accounts that changed, and of those that import of them."""
+        for text in self._account_links.change(self._accounts.known(), names):
+            self._log.debug(text)
 
     def _log_tls(self) -> None:
         tls, log = self._options.tls, self._log

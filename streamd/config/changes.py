@@ -84,7 +84,6 @@ _KEYS_OF_JETSTREAM = {
     "batch_timeout_ns": "jetstream.limits.batch.timeout",
     "previous_key": "jetstream.prev_key",
 }
-_KEYS_OF_OPERATORS = {"pinned_accounts": "resolver_pinned_accounts"}
 # Settings that the node reads at its start only.
 _LATER = {"server_tags": "for placement at the next start"}
 
@@ -139,10 +138,9 @@ def _refuse_identities(old: Options, new: Options) -> None:
     nats-server."""
     if (old.operators.resolver is None) != (new.operators.resolver is None):
         raise ConfigError("config reload does not support moving to or from an account resolver")
-    for name in ("resolver", "resolver_tls", "pinned_accounts"):
+    for name in ("resolver", "resolver_tls"):
         if getattr(old.operators, name) != getattr(new.operators, name):
-            key = _KEYS_OF_OPERATORS.get(name, name)
-            raise ConfigError(f"config reload not supported for {key}: it changed")
+            raise ConfigError(f"config reload not supported for {name}: it changed")
     for field, shown in _IDENTITIES.items():
         before, after = shown(old), shown(new)
         if before != after:

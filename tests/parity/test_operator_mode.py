@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.minted_tokens import ACCOUNT, OPERATOR, OTHER_ACCOUNT, operator_config, user
+from streamd.tokens.nkeys import KeyKind
+from tests.minted_tokens import (
+    ACCOUNT,
+    OPERATOR,
+    OTHER_ACCOUNT,
+    SYSTEM,
+    account,
+    connect_options,
+    key,
+    operator_config,
+    user,
+)
 from tests.parity.login_bed import Servers, both, logged, outcome
 from tests.parity.runner import ours_binary, peer_binary
 from tests.parity.test_operator_logins import ACCOUNTS, CASES
@@ -71,6 +84,50 @@ def test_a_start_is_refused_alike(case: str, tmp_path: Path) -> None:
 def _reason(text: str) -> str:
     """Return a refusal without what a socket says in words of its own."""
     return text.partition(": Get ")[0] if "could not fetch" in text else text
+
+
+class Tokens(BaseHTTPRequestHandler):
+    """A web server of account tokens; others' paths are not found."""
+
+    def do_GET(self) -> None:
+        name = self.path.removeprefix("/accounts/")
+        token = WEB.get(name)
+        self.send_response(404 if token is None else 200)
+        self.end_headers()
+        self.wfile.write((token or "").encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+STRANGER = key(KeyKind.ACCOUNT, "of another operator")
+WEB = {
+    "": "",
+    SYSTEM.public: account(SYSTEM, name="SYS"),
+    ACCOUNT.public: account(),
+    OTHER_ACCOUNT.public: account(),  # another account's
+    STRANGER.public: account(STRANGER, issuer=key(KeyKind.OPERATOR, "stranger")),
+}
+
+
+def test_tokens_of_a_web_server(tmp_path: Path) -> None:
+    """They are fetched when somebody logs in; those that are not right let nobody in."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_address[1]}/accounts/"
+        config = operator_config()
+        config = config[: config.index("resolver:")] + f'resolver: URL("{url}")\n'
+        try:
+            with both(tmp_path, config) as servers:
+                for pair in (SYSTEM, ACCOUNT, OTHER_ACCOUNT, STRANGER, key(KeyKind.ACCOUNT, "x")):
+                    token = user(issuer=pair)
+                    servers.compare(
+                        lambda server, token=token: outcome(
+                            server, lambda nonce: connect_options(token, nonce)
+                        )
+                    )
+        finally:
+            web.shutdown()
 
 
 def _once(told: list[Any]) -> list[Any]:

@@ -123,6 +123,20 @@ def test_a_sentinel_changes(operated: Servers) -> None:
     operated.compare(run)
 
 
+def test_pinned_accounts_change(operated: Servers) -> None:
+    """Clients of others end."""
+
+    def run(server: ServerProcess) -> list[Any]:
+        with _enter(server, LATE) as late, _enter(server, OTHER_ACCOUNT) as other:
+            pins = f"resolver_pinned_accounts: [{OTHER_ACCOUNT.public}]\n"
+            told: list[Any] = [reload(server, lambda text: text + pins), _told(late), _told(other)]
+        told += [_login(server, pair) for pair in (LATE, OTHER_ACCOUNT, SYSTEM)]
+        told.append(reload(server, lambda text: text.replace(pins, "")))
+        return [*told, _login(server, LATE)]
+
+    operated.compare(run)
+
+
 BEARER = user(REVOKED_USER, issuer=LATE, bearer_token=True)
 REFUSED: dict[str, Callable[[str], str]] = {
     "another operator": lambda text: re.sub(

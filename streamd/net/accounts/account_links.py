@@ -1,7 +1,8 @@
 """Links between the accounts of a server: their imports, made from the accounts' options.
 
-`AccountLinks.apply` is called at the start, after a reload and when the claims of an account's
-token changed. Imports that stay the same are left alone, and so are responses on their way.
+`AccountLinks.apply` is called at the start and after a reload, `change` when the claims of an
+account's token changed: with many accounts that is what a login may afford. Imports that stay the
+same are left alone, and so are responses on their way.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ class AccountLinks:
         self._call_later = call_later
         self._linked: dict[str, _Linked] = {}
         self._accounts: Mapping[str, Linkable] = {}
+        self._exporters: dict[str, frozenset[str]] = {}  # of each account that imports
+        self._importers: dict[str, set[str]] = {}  # the same, by exporter
         self._expiry: TimerHandle | None = None  # of the import that expires first
+        self._expires_ns = 0  # its time
 
     def apply(self, accounts: Mapping[str, Linkable]) -> list[str]:
         """Link the accounts as their options say now, and no others.
@@ -108,42 +112,74 @@ class AccountLinks:
         Returns a text for each import that can't be: of an account that is missing or does not
         export it.
         """
+        self._stop_expiry()
+        return self.change(accounts, self._linked.keys() | accounts.keys())
+
+    def change(self, accounts: Mapping[str, Linkable], names: Iterable[str]) -> list[str]:
+        """Link those accounts whose options are others now, or that are gone from `accounts`, and
+        those that import of them; others stay as they are. Returns what `apply` does."""
         self._accounts = accounts
-        self._keep(accounts)
+        changed = sorted(names)
+        exporters = {each for name in changed for each in self._exporters.get(name, ())}
+        for name in changed:
+            self._keep(name, accounts.get(name))
+        affected = {name for name in changed if name in accounts}
+        affected |= {each for name in changed for each in self._importers.get(name, ())}
+        if self._has_system_services and self._system_account in changed:
+            affected = set(accounts)
         refused: list[str] = []
-        capturing: dict[MessageRouter, list[ImportingStreams]] = {}
-        for name, account in accounts.items():
-            linked = self._linked[name]
-            mappings = account.options.mappings
-            cluster = self._facilities.server.cluster
-            below = self._facilities.random_below
-            made = WeightedMappings(mappings, below, cluster=cluster) if mappings else None
-            account.router.mappings = made
-            streams, services = self._specs(account, accounts, refused)
-            linked.streams.replace(streams)
-            linked.services.replace(services)
-            for exporter, sources in linked.streams.streams().items():
-                capturing.setdefault(exporter, []).extend(sources)
-        for account in accounts.values():
-            account.router.set_importing(capturing.get(account.router, ()))
-        self._await_expiry()
+        for name in sorted(affected):
+            self._link(accounts[name], accounts, refused)
+            exporters |= self._exporters.get(name, frozenset())
+        for name in exporters | affected:
+            if name in self._linked:
+                self._linked[name].router.set_importing(self._capturing(name))
+        self._await_expiry(affected)
         return refused
 
-    def _await_expiry(self) -> None:
-        """Apply the options again when the next import expires."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+    def _link(
+        self, account: Linkable, accounts: Mapping[str, Linkable], refused: list[str]
+    ) -> None:
+        """Make the mappings and imports of one account."""
+        linked = self._linked[account.name]
+        mappings = account.options.mappings
+        cluster = self._facilities.server.cluster
+        below = self._facilities.random_below
+        made = WeightedMappings(mappings, below, cluster=cluster) if mappings else None
+        account.router.mappings = made
+        streams, services = self._specs(account, accounts, refused)
+        linked.streams.replace(streams)
+        linked.services.replace(services)
+
+    def _capturing(self, exporter: str) -> list[ImportingStreams]:
+        """Return the streams of other accounts that capture what they import of this one."""
+        router = self._linked[exporter].router
+        return [
+            each
+            for importer in sorted(self._importers.get(exporter, ()))
+            for each in self._linked[importer].streams.streams().get(router, ())
+        ]
+
+    def _await_expiry(self, names: Iterable[str]) -> None:
+        """Apply all options again when the first import expires, if it is of these accounts."""
         now_ns = self._facilities.wall_ns()
         times = [
             each.expires_ns
-            for account in self._accounts.values()
-            for each in account.options.imports
+            for name in names
+            for each in self._accounts[name].options.imports
             if each.expires_ns > now_ns
         ]
-        if times:
-            wait_s = min((min(times) - now_ns) / 1e9, _LOOK_EVERY_S)
-            self._expiry = self._call_later(wait_s, self._on_expiry)
+        if not times or (self._expiry is not None and self._expires_ns <= min(times)):
+            return
+        self._stop_expiry()
+        self._expires_ns = min(times)
+        wait_s = min((self._expires_ns - now_ns) / 1e9, _LOOK_EVERY_S)
+        self._expiry = self._call_later(wait_s, self._on_expiry)
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
 
     def _on_expiry(self) -> None:
         self._expiry = None
@@ -153,19 +189,27 @@ class AccountLinks:
         """Return the table of the responses of an account's services."""
         return self._linked[account].responses
 
-    def _keep(self, accounts: Mapping[str, Linkable]) -> None:
-        for name in [
-            name
-            for name, linked in self._linked.items()
-            if name not in accounts or accounts[name].router is not linked.router
-        ]:
+    def _keep(self, name: str, account: Linkable | None) -> None:
+        """Have links of an account, or end them; and know of whom it imports."""
+        for exporter in self._exporters.pop(name, ()):
+            self._importers[exporter].discard(name)
+            if not self._importers[exporter]:
+                del self._importers[exporter]
+        linked = self._linked.get(name)
+        if linked is not None and (account is None or account.router is not linked.router):
             self._linked.pop(name).end()
-        for name, account in accounts.items():
-            if name not in self._linked:
-                responses = ServiceResponses(
-                    account.router, monotonic_ns=self._monotonic_ns, call_later=self._call_later
-                )
-                self._linked[name] = _Linked(account, responses, self._facilities)
+        if account is None:
+            return
+        if name not in self._linked:
+            responses = ServiceResponses(
+                account.router, monotonic_ns=self._monotonic_ns, call_later=self._call_later
+            )
+            self._linked[name] = _Linked(account, responses, self._facilities)
+        exporters = frozenset(each.account for each in account.options.imports)
+        if exporters:
+            self._exporters[name] = exporters
+        for exporter in exporters:
+            self._importers.setdefault(exporter, set()).add(name)
 
     def _specs(
         self, account: Linkable, accounts: Mapping[str, Linkable], refused: list[str]

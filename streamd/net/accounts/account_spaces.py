@@ -7,6 +7,7 @@ imported. The server's output, and its turns of the loop, are shared by all spac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from streamd.callbacks import ignore
 from streamd.config.account_options import AccountJetStream, AccountLimits, AccountOptions
@@ -38,6 +39,7 @@ class Accounts:
         self._domain = domain
         self._on_made: list[OnAccount] = []
         self._by_name: dict[str, Account] = {}
+        self._known: dict[str, Account] = {}  # those of them that are known here
         self.counts = ConnectionCounts(lambda: list(self._by_name.values()))
         self._of_tokens: set[str] = set()  # the configuration says nothing of these
         self.on_unknown: Callable[[str], None] = ignore  # a name that nobody asked for before
@@ -49,12 +51,11 @@ class Accounts:
 
     def names(self) -> list[str]:
         """Return the names of all accounts that are known here, sorted."""
-        return sorted(name for name, account in self._by_name.items() if account.is_known)
+        return sorted(self._known)
 
     def get(self, name: str) -> Account | None:
         """Return the account called `name`; None: it is not known here."""
-        account = self._by_name.get(name)
-        return account if account is not None and account.is_known else None
+        return self._known.get(name)
 
     def obtain(self, name: str) -> Account:
         """Return the account called `name`, known here or not."""
@@ -85,7 +86,7 @@ class Accounts:
         kept = {ACCOUNT, self.system_account} | self._of_tokens | options.keys()
         for name, account in self._by_name.items():
             if name not in kept:
-                account.change(AccountOptions(name), is_known=False)
+                self._forget(account)
 
     def put(self, options: AccountOptions) -> None:
         """Use an account of a signed token, which is new or has changed, from here on."""
@@ -101,7 +102,11 @@ class Accounts:
         self._of_tokens.discard(name)
         account = self._by_name.get(name)
         if account is not None:
-            account.change(AccountOptions(name), is_known=False)
+            self._forget(account)
+
+    def _forget(self, account: Account) -> None:
+        account.change(AccountOptions(account.name), is_known=False)
+        self._known.pop(account.name, None)
 
     def _use(self, options: AccountOptions) -> None:
         account = self._by_name.get(options.name)
@@ -109,6 +114,7 @@ class Accounts:
             self._make(options, is_known=True)
         else:
             account.change(options)
+            self._known[account.name] = account
 
     def _make(self, options: AccountOptions, *, is_known: bool) -> Account:
         router = MessageRouter(
@@ -119,13 +125,15 @@ class Accounts:
         )
         account = Account(options, router, is_known=is_known)
         self._by_name[account.name] = account
+        if is_known:
+            self._known[account.name] = account
         for join in self._on_made:
             join(account)
         return account
 
-    def known(self) -> dict[str, Account]:
-        """Return the accounts that are known here, by name."""
-        return {name: account for name, account in self._by_name.items() if account.is_known}
+    def known(self) -> Mapping[str, Account]:
+        """Return the accounts that are known here, by name; as they are at any time."""
+        return MappingProxyType(self._known)
 
     def resume_deliveries(self) -> None:
         """Resume deliveries that wait for room, in any subject space."""

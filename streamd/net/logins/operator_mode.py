@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from streamd import NATS_LEVEL
@@ -57,7 +58,7 @@ class ServerParts(NamedTuple):
     callouts: CalloutRequests
     consultations: Consultations
     log: Log
-    link: Callable[[], None]
+    link: Callable[[Iterable[str]], None]
 
 
 class OperatorMode:
@@ -146,10 +147,15 @@ class OperatorMode:
                 self.accounts.want(account)  # it may come
 
     def reload(self, options: Options) -> None:
-        """Use another preload and sentinel from here on. Accounts whose tokens are not there any
-        more end, those whose tokens are others change."""
+        """Use another preload, sentinel and pinned accounts from here on. Accounts whose tokens are
+        not there any more end, those whose tokens are others change."""
         operators = options.operators
         self.logins.default_sentinel = operators.default_sentinel
+        pinned = operators.pinned_accounts
+        self.accounts.trust = replace(
+            self.accounts.trust,
+            pinned_accounts=pinned | {options.system_account} if pinned else None,
+        )
         if not isinstance(self._resolver, MemoryResolver):
             return
         self._resolver.replace(operators.preload)

@@ -8,7 +8,7 @@ for all accounts that change together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
@@ -50,11 +50,11 @@ class TokenAccounts:
         live: LiveLogins,
         log: Log,
         *,
-        link: Callable[[], None],
+        link: Callable[[Iterable[str]], None],
         now_ns: Callable[[], int],
         call_later: CallLater,
     ) -> None:
-        """`link` makes the imports and mappings of all accounts anew."""
+        """`link` makes the imports and mappings of accounts that changed."""
         self.trust = trust
         self.loader = AccountLoader(resolver, trust, now_ns, self._on_options, self._on_gone)
         self.loader.on_settled = self._carry_out
@@ -184,7 +184,7 @@ class TokenAccounts:
         if not self._changed:
             return
         changed, self._changed = self._changed, {}
-        self._link()
+        self._link(changed)
         for name, before in changed.items():
             claims = self.loader.get(name)
             if claims is None:

@@ -128,8 +128,21 @@ class AccountBed:
             space.account_options = each
             spaces[each.name] = space
         self.spaces = spaces
-        linked = {name: Linked(space) for name, space in spaces.items()}
-        self.refused = self.links.apply(linked)
+        self.refused = self.links.apply(self._linked())
+
+    def _linked(self) -> dict[str, Linked]:
+        return {name: Linked(space) for name, space in self.spaces.items()}
+
+    def change_alone(self, *options: AccountOptions, gone: tuple[str, ...] = ()) -> None:
+        """Change or add these accounts, take out those that are `gone`; look at no others."""
+        for each in options:
+            if each.name not in self.spaces:
+                self.spaces[each.name] = Space(each, self.clock, self.queue)
+            self.spaces[each.name].account_options = each
+        for name in gone:
+            del self.spaces[name]
+        names = {*(each.name for each in options), *gone}
+        self.refused = self.links.change(self._linked(), names)
 
     def change(self, name: str, change: Callable[[AccountOptions], AccountOptions]) -> None:
         options = [space.account_options for space in self.spaces.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.net.account_bed import AccountBed, account, stream, takes, without_imports
+from tests.unit.net.account_bed import AccountBed, account, mapping, stream, takes, without_imports
 from tests.unit.net.bed import CONNECT, Node, Stream
 from tests.unit.net.test_message_router import msg, pub
 
@@ -225,3 +225,28 @@ def test_routers_without_imports_have_no_observers_that_matter() -> None:
     assert route.sole is not None  # the hot path is the one of a server without accounts
     bed["A"].router.attach(Node(Stream("S", ["t.>"])))  # type: ignore[arg-type]
     assert bed["A"].router._streams is bed["A"].router.own_streams
+
+
+def test_an_account_that_changes_is_linked_with_those_that_import_of_it() -> None:
+    """Before and after; whatever comes first. No other account is looked at."""
+    bed = AccountBed(
+        account("B", takes("A", "s.>", "p.s.>")), account("C", mapping("m", "n")), account("D")
+    )
+    untouched = bed["C"].router.mappings
+    assert len(bed.refused) == 1 and '"B" may not import' in bed.refused[0]
+    bed.change_alone(account("A", stream("s.>")))
+    b, a = bed["B"].client(b"p.s.*"), bed["A"].client()
+    a.send(pub(b"s.x", b"1"))
+    assert b.take() == msg(b"p.s.x", b"1", b"1")
+    bed.change_alone(account("A", stream("t.>")))
+    assert len(bed.refused) == 1
+    a.send(pub(b"s.x", b"2"))
+    assert b.take() == b""
+    bed.change_alone(account("A", stream("t.>")), account("B", takes("A", "t.>", "p.s.>")))
+    a.send(pub(b"t.x", b"3"))
+    assert b.take() == msg(b"p.s.x", b"1", b"3")
+    bed.change_alone(gone=("A",))
+    assert len(bed.refused) == 1
+    bed.change_alone(gone=("B",))
+    assert bed.refused == []
+    assert bed["C"].router.mappings is untouched
