@@ -7,7 +7,6 @@ as columns. Its parts: `block_records`, `block_tail`, `block_footer` and `block_
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -31,6 +30,7 @@ from spark_jobs.replica.record_rows import (
 from streamd.errors import CorruptionError
 from streamd.offline.engine import HEADER_BYTES, TRAILER_BYTES, FooterColumns, footer_length
 from streamd.offline.engine import record_format as fmt
+from streamd.offline.read_only_disk import content_of
 
 QUICK: Final = "quick"
 DIGEST: Final = "digest"
@@ -54,21 +54,18 @@ def check_file(task: BlockTask, level: str) -> Checked:
     that the disk does not give back."""
     reads_all = level == FULL or not task.is_sealed or bool(task.tail)
     try:
-        with open(task.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with content_of(task.path) as file:
+            size = file.size
             if reads_all:
-                return _Check(task, file.read()).run(level)
-            head = file.read(HEADER_BYTES)
-            file.seek(max(0, size - TRAILER_BYTES))
-            length = footer_length(file.read(TRAILER_BYTES))
+                return _Check(task, file.read(size, 0)).run(level)
+            head = file.read(HEADER_BYTES, 0)
+            length = footer_length(file.read(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
             footer = b""
             if HEADER_BYTES <= size - length < size:
-                file.seek(size - length)
-                footer = file.read(length)
+                footer = file.read(length, size - length)
             if size < task.durable_end or not _is_usable(footer, size - length, task):
                 # Its records tell what is left of it: what is whole must not count as missing.
-                file.seek(0)
-                return _Check(task, file.read()).run(level)
+                return _Check(task, file.read(size, 0)).run(level)
     except FileNotFoundError:
         if not task.durable_end:
             return _Check(task, b"").run(level)

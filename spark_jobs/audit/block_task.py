@@ -14,6 +14,7 @@ from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.replica.record_rows import U64
 from streamd.offline.engine import HEADER_BYTES
 from streamd.offline.engine import record_format as fmt
+from streamd.offline.read_only_disk import content_bytes
 
 FINDINGS_MAX: Final = 200  # of one block; what follows is counted in the last one
 
@@ -96,8 +97,7 @@ def live_seqs(task: BlockTask) -> U64:
 def blob_of(task: BlockTask) -> bytes:
     """The block's bytes, with what only the log has of it."""
     try:
-        with open(task.path, "rb") as file:
-            blob = file.read()
+        blob = content_bytes(task.path)
     except FileNotFoundError:
         blob = b""
     except OSError as err:

@@ -10,6 +10,7 @@ from spark_jobs.audit.findings import Finding
 from spark_jobs.audit.replica_files import View
 from streamd.errors import StreamdError
 from streamd.offline.engine import block_name
+from streamd.offline.read_only_disk import content_of
 
 RECORD_BYTES_MAX: Final = 512  # shown of one record
 FINDINGS_MAX: Final = 50  # that get their records
@@ -66,7 +67,7 @@ def record_at(view: View, seq: int, about: Finding) -> bytes | None:
         return tail[offset - tail_at :][: min(length, RECORD_BYTES_MAX)]
     path = os.path.join(view.files.store.directory(view.uid), block_name(block_no))
     try:
-        with open(path, "rb") as file:
-            return os.pread(file.fileno(), min(length, RECORD_BYTES_MAX), offset)
+        with content_of(path) as file:
+            return file.read(min(length, RECORD_BYTES_MAX), offset)
     except OSError:
         return None

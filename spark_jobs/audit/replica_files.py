@@ -44,7 +44,12 @@ from streamd.offline.engine import (
 )
 from streamd.offline.engine import record_format as fmt
 from streamd.offline.log_reader import LogReader, last_frame_index
-from streamd.offline.read_only_disk import ReadOnlyDisk
+from streamd.offline.read_only_disk import (
+    Content,
+    ReadOnlyDisk,
+    content_bytes,
+    open_content,
+)
 from streamd.offline.stream_view import StoreDir
 from streamd.types import META_UID, Entry
 
@@ -109,8 +114,7 @@ class Store:
         for file_name in SnapshotFile.names(ReadOnlyDisk(), directory, name):
             path = os.path.join(directory, file_name)
             try:
-                with open(path, "rb") as file:
-                    blob = file.read()
+                blob = content_bytes(path)
                 found.append(SnapshotFileFact(path, decode_snapshot(blob, name=path, group=uid)))
             except FileNotFoundError:
                 continue  # a running server has a newer one
@@ -334,7 +338,7 @@ class _Blocks:
         self._view = view
         self._footers: dict[int, bytes] = {}
         self._written: dict[int, list[tuple[int, bytes]]] = {}
-        self._files: dict[int, Any] = {}
+        self._files: dict[int, Content] = {}
 
     def path(self, block_no: int) -> str:
         return os.path.join(self._directory, block_name(block_no))
@@ -387,10 +391,10 @@ class _Blocks:
         file = self._files.get(block_no)
         if file is None:
             try:
-                file = self._files[block_no] = open(self.path(block_no), "rb")  # noqa: SIM115
+                file = self._files[block_no] = open_content(self.path(block_no))
             except FileNotFoundError:
                 return b""
-        return os.pread(file.fileno(), size, offset)
+        return file.read(size, offset)
 
     def _forget(self, block_no: int) -> None:
         self._written.pop(block_no, None)
@@ -406,8 +410,7 @@ class _Blocks:
 
     def _read(self, block_no: int) -> bytes:
         try:
-            with open(self.path(block_no), "rb") as file:
-                return file.read()
+            return content_bytes(self.path(block_no))
         except FileNotFoundError as err:
             if block_no in self._written:
                 return fmt.encode_block_header(self._view.uid, block_no)
@@ -443,8 +446,7 @@ def read_index_db(files: StreamFiles) -> IndexDb:
     """The cache beside the snapshots; one of another snapshot is no problem, just of no use."""
     path = os.path.join(files.store.directory(files.asset.uid), "index.db")
     try:
-        with open(path, "rb") as file:
-            blob = file.read()
+        blob = content_bytes(path)
     except FileNotFoundError:
         return IndexDb(path, None)
     except OSError as err:

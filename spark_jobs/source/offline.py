@@ -29,6 +29,7 @@ from spark_jobs.source.read_options import LATEST, ReadOptions
 from spark_jobs.worker import settle
 from streamd.errors import CorruptionError, StreamdError
 from streamd.offline.engine import HEADER_BYTES, block_name
+from streamd.offline.read_only_disk import content_size
 from streamd.offline.stream_view import (
     BlockRoom,
     BlockView,
@@ -284,7 +285,7 @@ def missing_bytes(view: StreamView) -> str:
     for block in view.blocks:
         wanted = block.tail_offset if block.tail else block.end_offset
         try:
-            size = os.path.getsize(block.path)
+            size = content_size(block.path)
         except FileNotFoundError:
             size = 0
         if size < wanted and not (block.tail and block.tail_offset <= HEADER_BYTES):

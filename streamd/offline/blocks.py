@@ -25,7 +25,7 @@ from streamd.offline.engine import (
     read_left,
 )
 from streamd.offline.engine import record_format as fmt
-from streamd.offline.read_only_disk import ReadOnlyDisk
+from streamd.offline.read_only_disk import ReadOnlyDisk, content_size
 from streamd.types import Seq, Uid
 
 SPARE_BYTES_MAX = 32 * 1024 * 1024  # of a room that is kept for the next reader
@@ -98,6 +98,15 @@ class BlockView:
             return memoryview(fmt.encode_block_header(self.uid, self.block_no) + self.tail)
         if room is None:
             room = BlockRoom()
+        framed = self._framed_content(size)
+        if framed is not None:
+            blob = room.take(len(framed) + len(self.tail))
+            blob[: len(framed)] = framed
+            done, wanted = len(framed), size or len(framed)
+            if done < wanted:
+                return blob[:done]
+            blob[done:] = self.tail
+            return blob
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             wanted = size or os.fstat(fd).st_size
@@ -125,6 +134,17 @@ class BlockView:
             if self.tail
             else blob
         )
+
+    def _framed_content(self, size: int) -> bytes | None:
+        """The first `size` bytes (0: all) of an encrypted or packed block; None: it is neither."""
+        disk = ReadOnlyDisk()
+        fd = disk.open(self.path)
+        try:
+            if not disk.is_framed(fd):
+                return None
+            return disk.pread(fd, size or disk.size(fd), 0)
+        finally:
+            disk.close(fd)
 
     def _read_part(self, fd: int, blob: memoryview, first_seq: Seq, last_seq: Seq) -> bool:
         """Read the header, the footer and the records that it has from `first_seq` to `last_seq`.
@@ -268,7 +288,7 @@ class ReplayedBlocks:
         self.tails[block_no] = (offset, [blob])
         if found and not blob.startswith(found):
             same = next(i for i, (a, b) in enumerate(zip(found, blob, strict=False)) if a != b)
-            size = os.path.getsize(self.files.path(block_no)) - offset - same
+            size = content_size(self.files.path(block_no)) - offset - same
             self.torn.append(
                 TornTail(
                     self.files.path(block_no),
@@ -367,7 +387,7 @@ def behind_the_end(views: list[BlockView], blocks: ReplayedBlocks) -> list[TornT
         return []
     view = views[-1]
     try:
-        size = os.path.getsize(view.path)
+        size = content_size(view.path)
         if size <= view.end_offset:
             return []
         fd = blocks.disk.open(view.path)

@@ -37,6 +37,14 @@ from streamd.store.blocks.salvage import read_left, whole_records
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.store.blocks.snapshots import decode as decode_snapshot
 from streamd.store.disk import Disk, OsDisk
+from streamd.store.frames.framed_disk import FramedDisk
+from streamd.store.frames.keyring import (
+    EncryptionKeys,
+    Keyring,
+    Keystore,
+    read_keystore,
+    unlock,
+)
 from streamd.store.wal import wal_format
 from streamd.store.wal.current import read_current
 from streamd.store.wal.entry_index import GroupLog
@@ -66,8 +74,12 @@ __all__ = [
     "BlockFiles",
     "Disk",
     "Effects",
+    "EncryptionKeys",
     "FooterColumns",
+    "FramedDisk",
     "GroupLog",
+    "Keyring",
+    "Keystore",
     "Limits",
     "Membership",
     "MetaMachine",
@@ -92,6 +104,7 @@ __all__ = [
     "node_file",
     "read_current",
     "read_index",
+    "read_keystore",
     "read_left",
     "record_format",
     "recover",
@@ -99,6 +112,7 @@ __all__ = [
     "segment_number",
     "simple",
     "tails_in",
+    "unlock",
     "unwrap",
     "wal_format",
     "whole_records",

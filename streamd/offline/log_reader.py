@@ -20,6 +20,7 @@ from streamd.offline.engine import (
     block_name,
     block_number,
     membership,
+    read_left,
     recover,
     segment_name,
 )
@@ -137,7 +138,7 @@ class LogReader:
             no, offset = group.places[at] >> 32, group.places[at] & 0xFFFFFFFF
             size = wf.RECORD_HEADER_BYTES + group.lengths[at]
             if no != window_no or not window_at <= offset <= window_at + len(window) - size:
-                window = os.pread(self._fds[no], max(size, _WINDOW_BYTES), offset)
+                window = self._disk.pread(self._fds[no], max(size, _WINDOW_BYTES), offset)
                 window_no, window_at = no, offset
             record = wf.decode_record(window, offset - window_at, offset=offset)
             index = group.first + at
@@ -182,7 +183,7 @@ def last_frame_index(directory: Path, uid: Uid) -> Index:
     # A rewritten block has no frames; those of the others tell.
     for block_no in sorted((no for no in numbers if no < REWRITTEN), reverse=True):
         try:
-            blob = (directory / block_name(block_no)).read_bytes()
+            blob = read_left(ReadOnlyDisk(), str(directory / block_name(block_no)))
             fmt.check_block_header(blob, uid, block_no)
         except (OSError, CorruptionError):
             continue

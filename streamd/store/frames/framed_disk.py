@@ -299,6 +299,10 @@ class FramedDisk:
 
     # --- packed files -----------------------------------------------------------------------
 
+    def is_framed(self, fd: int) -> bool:
+        """Return True if the content of a file is not what stands in it."""
+        return fd in self._files
+
     def packed_size(self, fd: int) -> int:
         """Return the bytes that a packed file takes; 0: it is not packed."""
         file = self._files.get(fd)

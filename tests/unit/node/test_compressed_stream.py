@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from streamd.api.stream_configs import normalise
+from streamd.errors import ConfigError
 from streamd.machine import commands
 from streamd.node.env import Completion
 from streamd.node.local_node import LocalNode
 from streamd.node.node_options import NodeOptions
 from streamd.node.stream_groups.stream_handle import LocalStream
+from streamd.offline.store_dirs import find_stores
+from streamd.offline.stream_view import open_stream
+from streamd.store.blocks import record_format as fmt
 from streamd.store.frames.keyring import EncryptionKeys
 from tests.sim.crash import SimWires
 
@@ -58,10 +62,29 @@ async def sizes(node: LocalNode, *, is_small: bool) -> tuple[int, int]:
     return files.stored_bytes
 
 
+def read_offline(
+    path: Path, digest: int, keys: EncryptionKeys | None, patch: pytest.MonkeyPatch
+) -> None:
+    """Programs beside the server read the same, with the key in the environment."""
+    (store,) = find_stores(str(path))
+    if keys is not None:
+        for key, error in (("", "give its key"), ("other", "not with the key")):
+            patch.setenv("STREAMD_KEY", key)
+            with pytest.raises(ConfigError, match=error):
+                open_stream(store, "S").close()
+        patch.setenv("STREAMD_KEY", keys.key)
+    with open_stream(store, "S") as view:
+        assert (view.messages, view.digest) == (32, digest)
+        for block in view.blocks:
+            blob = bytes(block.read())
+            records = [record for record in fmt.scan(blob[64:], 64) if record.type == fmt.MSG]
+            assert [record.payload for record in records] == [TEXT] * block.count
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "encrypted"])
 async def test_a_compressed_stream_takes_less_room_and_is_the_same(
-    tmp_path: Path, keys: EncryptionKeys | None
+    tmp_path: Path, keys: EncryptionKeys | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """25 MB of text: less than half on disk, the same digest as without compression, every message
     as it was, after a start too; switched off, what comes next is plain."""
@@ -77,6 +100,7 @@ async def test_a_compressed_stream_takes_less_room_and_is_the_same(
         assert (taken < content * 0.5) == (compression == "s2")
         digests.append(stream_of(node).machine.digest)
         await node.stopped()
+        read_offline(path, digests[-1], keys, monkeypatch)
         on_disk = sum(file.stat().st_size for file in path.rglob("*.blk"))
         assert (on_disk < content * 0.5) == (compression == "s2")
         node = await started(path, keys)
