@@ -243,7 +243,7 @@ _are_gate_msgs: Final = _row(
 
 
 def _is_core_msg(item: object) -> bool:
-    if type(item) is not list or not 2 <= len(item) <= 5 or len(item) == 3:
+    if type(item) is not list or not 2 <= len(item) <= 6 or len(item) == 3:
         return False
     if type(item[0]) is not bytes:
         return False
@@ -251,7 +251,7 @@ def _is_core_msg(item: object) -> bool:
         return False
     if len(item) > 2 and not (type(item[2]) is bytes and type(item[3]) is bytes):
         return False
-    return len(item) < 5 or _are_bytes(item[4])
+    return (len(item) < 5 or _are_bytes(item[4])) and (len(item) < 6 or type(item[5]) is bytes)
 
 
 def _are_core_msgs(value: object) -> bool:
@@ -269,11 +269,13 @@ def _are_core_msgs(value: object) -> bool:
     return True
 
 
-_delivery_fields: Final = _row(_is_text, _is_bytes, _is_bytes, _list_of(_is_any))
+_delivery_fields: Final = _row(
+    _is_text, _is_bytes, _is_bytes, _list_of(_is_any), _is_bytes, optional=1
+)
 
 
 def _is_delivery(value: object) -> bool:
-    """[account, to, queue, [(subject, reply, headers, payload)]]"""
+    """[account, to, queue, [(subject, reply, headers, payload)], origin?]"""
     if type(value) is not list or not _delivery_fields(value):
         return False
     try:
@@ -339,6 +341,7 @@ _NOTES: Final[dict[str, Check]] = {
             _is_bytes,
             _is_bytes,
             _are_bytes,
+            _is_text,
         ),
     ),
     "net.deliver": _is_delivery,

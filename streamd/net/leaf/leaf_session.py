@@ -281,8 +281,9 @@ class LeafSession:
     def _on_greeting(self, info: dict[str, Any]) -> Iterable[Action]:
         remote, url = self.remote, self._url
         assert remote is not None and url is not None
-        urls = info.get("leafnode_urls")
-        if not info.get("client_id") or not isinstance(urls, list):
+        # A hub with `no_advertise` names no URLs; a listener for clients knows no compression.
+        is_leaf = isinstance(info.get("leafnode_urls"), list) or bool(_text(info, "compression"))
+        if not info.get("client_id") or not is_leaf:
             return ((FAULT, _WRONG_PORT), (FAIL, "Incorrect Port", "", 0.0))
         end = self.end
         end.name, end.server_id = _text(info, "server_name"), _text(info, "server_id")

@@ -106,15 +106,18 @@ class ServerSink:
 # --- deliveries of another node's consumers to clients here ---------------------------------------
 
 
-def deliver_here(fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
-    """Send messages to the plain subscribers of `to` here, or to one queue group of them alone."""
+def deliver_here(
+    fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery], origin: str = ""
+) -> None:
+    """Send messages to the plain subscribers of `to` here, or to one queue group of them alone;
+    `origin`: the cluster of leaf nodes that they come from."""
     route = fanout.table.find(to)
     if not queue:
         for sub in route.plain:
             if sub.is_told:
                 _deliver_to(sub, to, batch)
         if route.leafs is not None:
-            route.leafs.deliver(to, batch, wanted=(), is_forwarded=True)
+            route.leafs.deliver(to, batch, wanted=(), is_forwarded=True, origin=origin)
             fanout.flush_if_idle()
         return
     for members in route.queues:
@@ -122,7 +125,7 @@ def deliver_here(fanout: FanOut, to: bytes, queue: bytes, batch: list[Delivery])
             _share(fanout, members, to, batch)
             return
     if route.leafs is not None:
-        route.leafs.deliver(to, batch, wanted=(queue,), is_forwarded=True)
+        route.leafs.deliver(to, batch, wanted=(queue,), is_forwarded=True, origin=origin)
         fanout.flush_if_idle()
 
 
@@ -140,9 +143,8 @@ def deliver_from_leaf(
             _share(fanout, members, to, batch)
     remote = route.remote
     if remote is not None and not source.is_spoke:
-        remote.deliver(
-            to, batch, served.union(name for name in remote.groups if name not in queues)
-        )
+        others = served.union(name for name in remote.groups if name not in queues)
+        remote.deliver(to, batch, others, source.remote_cluster.encode())
         served.update(remote.groups)
     if route.leafs is not None:
         route.leafs.deliver(to, batch, served=served, wanted=queues, source=source)

@@ -162,7 +162,8 @@ class FanOut:
         remote = route.remote
         if remote is not None and not source.is_spoke:
             others = served.union(name for name in remote.groups if name not in queues)
-            remote.send(subject, reply, header, payload, others)
+            origin = source.remote_cluster.encode()
+            remote.send(subject, reply, header, payload, others, origin)
             served.update(remote.groups)
         if route.leafs is not None:
             route.leafs.send(
@@ -170,10 +171,16 @@ class FanOut:
             )
 
     def deliver_forwarded(
-        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, queues: Sequence[bytes]
+        self,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        queues: Sequence[bytes],
+        origin: str = "",
     ) -> None:
         """Deliver a message another node passed on: to those it was told of, and one member of each
-        of `queues`.
+        of `queues`. `origin`: the cluster of leaf nodes that it came from there.
 
         Goes no further: that node told all others, and the streams.
         """
@@ -195,7 +202,14 @@ class FanOut:
                         break
         if route.leafs is not None:
             route.leafs.send(
-                subject, reply, header, payload, served=served, wanted=queues, is_forwarded=True
+                subject,
+                reply,
+                header,
+                payload,
+                served=served,
+                wanted=queues,
+                is_forwarded=True,
+                origin=origin,
             )
 
     def deliver_one(

@@ -26,9 +26,11 @@ RouteItem = (
     tuple[bytes, bytes | list[bytes]]
     | tuple[bytes, bytes, bytes, bytes]
     | tuple[bytes, bytes, bytes, bytes, list[bytes]]
+    | tuple[bytes, bytes, bytes, bytes, list[bytes], bytes]
 )
 """Item of a `net.msgs` note: (subject, payload), or several payloads; with reply and headers behind
-them if there are any, and with the queue groups that the node was chosen for."""
+them if there are any, with the queue groups that the node was chosen for, and with the cluster of
+leaf nodes that the message comes from."""
 
 Numbers = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 """Per message of a run: stream seqs, consumer seqs, times, how many are pending."""
@@ -48,8 +50,9 @@ class PeerNode(Protocol):
     def pass_traced(self, item: Sequence[object]) -> None:
         """Send a traced message (`traced_delivery.TracedItem`), behind those of `outbox`."""
 
-    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
-        """Send messages to the plain subscribers of `to` there, or to a queue group alone."""
+    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery], origin: bytes = b"") -> None:
+        """Send messages to the plain subscribers of `to` there, or to a queue group alone.
+        `origin`: the cluster of leaf nodes that they come from."""
 
     def deliver_run(
         self,

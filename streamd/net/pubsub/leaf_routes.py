@@ -82,10 +82,16 @@ class LeafRoute:
         wanted: Collection[bytes] | None = None,
         source: LeafPeer | None = None,
         is_forwarded: bool = False,
+        origin: str = "",
     ) -> int:
         """Send one message to the links of `choose`; returns to how many."""
         chosen = self.choose(
-            subject, served=served, wanted=wanted, source=source, is_forwarded=is_forwarded
+            subject,
+            served=served,
+            wanted=wanted,
+            source=source,
+            is_forwarded=is_forwarded,
+            origin=origin,
         )
         for peer, queues in chosen.items():
             peer.send(subject, reply, queues, headers, payload)
@@ -99,20 +105,22 @@ class LeafRoute:
         wanted: Collection[bytes] | None,
         source: LeafPeer | None,
         is_forwarded: bool,
+        origin: str = "",
     ) -> dict[LeafPeer, list[bytes]]:
         """Return the links that get a message, and for which groups.
 
         `served`: groups that got it elsewhere; `wanted`: the only ones that may get it, if not
-        None; `source`: the link that it came from; `is_forwarded`: another node passed it on.
+        None; `source`: the link that it came from; `is_forwarded`: another node passed it on,
+        which got it from the cluster `origin` of leaf nodes, if that is not empty.
         """
         chosen: dict[LeafPeer, list[bytes]] = {}
         for peer in self.plain:
-            if _may_take(peer, source, is_forwarded):
+            if _may_take(peer, source, is_forwarded, origin):
                 chosen[peer] = []
         for name, members in self.groups.items():
             if name in served or (wanted is not None and name not in wanted):
                 continue
-            able = [sub for sub in members if _may_take(sub.peer, source, is_forwarded)]
+            able = [sub for sub in members if _may_take(sub.peer, source, is_forwarded, origin)]
             if able:
                 weights = [sub.weight for sub in able]
                 chosen.setdefault(random.choices(able, weights)[0].peer, []).append(name)
@@ -127,6 +135,7 @@ class LeafRoute:
         wanted: Collection[bytes] | None = None,
         source: LeafPeer | None = None,
         is_forwarded: bool = False,
+        origin: str = "",
     ) -> None:
         """Deliver a consumer's messages to the subscribers of `to`: the reply carries the subject
         under which each was stored."""
@@ -140,6 +149,7 @@ class LeafRoute:
                 wanted=wanted,
                 source=source,
                 is_forwarded=is_forwarded,
+                origin=origin,
             )
 
     def is_congested(self) -> bool:
@@ -198,8 +208,8 @@ def leaf_route(match: Match[LeafSub]) -> LeafRoute | None:
     return LeafRoute(match) if match.plain or match.queues else None
 
 
-def _may_take(peer: LeafPeer, source: LeafPeer | None, is_forwarded: bool) -> bool:
-    if is_forwarded and peer.is_spoke:
+def _may_take(peer: LeafPeer, source: LeafPeer | None, is_forwarded: bool, origin: str) -> bool:
+    if is_forwarded and (peer.is_spoke or (origin and peer.remote_cluster == origin)):
         return False
     if source is None:
         return True

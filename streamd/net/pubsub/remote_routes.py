@@ -90,10 +90,14 @@ class RemoteRoute:
         headers: bytes,
         payload: bytes,
         served: Collection[bytes] = (),
+        origin: bytes = b"",
     ) -> int:
-        """Send one message; returns to how many nodes. `served`: groups that got it here."""
+        """Send one message; returns to how many nodes. `served`: groups that got it here; `origin`:
+        the leaf node, or the cluster of leaf nodes, that it comes from."""
         item: RouteItem = (subject, payload)
-        if reply or headers:
+        if origin:
+            item = (subject, payload, reply, headers, [], origin)
+        elif reply or headers:
             item = (subject, payload, reply, headers)
         if not self.groups:
             for node in self.plain:
@@ -101,7 +105,12 @@ class RemoteRoute:
             return len(self.plain)
         chosen = self.choose(served)
         for node, queues in chosen.items():
-            node.outbox.append((subject, payload, reply, headers, queues) if queues else item)
+            if not queues:
+                node.outbox.append(item)
+            elif origin:
+                node.outbox.append((subject, payload, reply, headers, queues, origin))
+            else:
+                node.outbox.append((subject, payload, reply, headers, queues))
         return len(chosen)
 
     def choose(self, served: Collection[bytes]) -> dict[PeerNode, list[bytes]]:
@@ -120,10 +129,13 @@ class RemoteRoute:
         for node in self.plain:
             node.outbox.append(item)
 
-    def deliver(self, to: bytes, batch: list[Delivery], served: Collection[bytes]) -> None:
-        """Deliver messages under their own subjects to the subscribers of `to`."""
+    def deliver(
+        self, to: bytes, batch: list[Delivery], served: Collection[bytes], origin: bytes = b""
+    ) -> None:
+        """Deliver messages under their own subjects to the subscribers of `to`; `origin` as for
+        `send`."""
         for node in self.plain:
-            node.deliver(to, b"", batch)
+            node.deliver(to, b"", batch, origin)
         for name, group in self.groups.items():
             if name in served:
                 continue
@@ -131,7 +143,7 @@ class RemoteRoute:
             for message in batch:
                 shares.setdefault(group.pick(), []).append(message)
             for node, share in shares.items():
-                node.deliver(to, name, share)
+                node.deliver(to, name, share, origin)
 
     def is_congested(self, subject: bytes) -> bool:
         """True while more waits on the way to a receiver than should."""

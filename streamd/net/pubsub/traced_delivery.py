@@ -62,6 +62,7 @@ class TracedItem(NamedTuple):
     headers: bytes
     payload: bytes
     queues: list[bytes]
+    origin: str  # cluster of leaf nodes that it comes from; empty: none
 
 
 class TracedDelivery:
@@ -125,7 +126,7 @@ class TracedDelivery:
             served: set[bytes] = set()
             self._to_clients(conn, route, msg, served, queues)
             if not source.is_spoke:
-                self._to_nodes(route, msg, served, queues)
+                self._to_nodes(route, msg, served, queues, source.remote_cluster)
             self._to_leafs(route, msg, served, queues, source)
         msg.trace.finish()
 
@@ -145,7 +146,7 @@ class TracedDelivery:
         route = self._table.find(item.subject)
         served: set[bytes] = set()
         self._to_clients(None, route, msg, served, item.queues, is_forwarded=True)
-        self._to_leafs(route, msg, served, item.queues, None, is_forwarded=True)
+        self._to_leafs(route, msg, served, item.queues, None, is_forwarded=True, origin=item.origin)
         trace.finish()
 
     # --- receivers --------------------------------------------------------------------------------
@@ -235,6 +236,7 @@ class TracedDelivery:
         msg: TracedMsg,
         served: set[bytes],
         wanted: Collection[bytes] | None,
+        origin: str = "",
     ) -> int:
         remote = route.remote
         if remote is None:
@@ -251,7 +253,7 @@ class TracedDelivery:
             node.pass_traced(
                 TracedItem(
                     trace.account, trace.destination, trace.is_only, hop,
-                    msg.subject, msg.reply, headers, msg.payload, queues,
+                    msg.subject, msg.reply, headers, msg.payload, queues, origin,
                 )
             )  # fmt: skip
         served.update(remote.groups)
@@ -266,12 +268,18 @@ class TracedDelivery:
         source: LeafPeer | None,
         *,
         is_forwarded: bool = False,
+        origin: str = "",
     ) -> int:
         if route.leafs is None:
             return 0
         count = 0
         chosen = route.leafs.choose(
-            msg.subject, served=served, wanted=wanted, source=source, is_forwarded=is_forwarded
+            msg.subject,
+            served=served,
+            wanted=wanted,
+            source=source,
+            is_forwarded=is_forwarded,
+            origin=origin,
         )
         for peer, queues in chosen.items():
             hop = msg.trace.next_hop()

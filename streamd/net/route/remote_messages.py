@@ -7,10 +7,12 @@ Each account has its own exchange, for its subject space. Notes to other nodes
 (`streamd.node.ports.Peers.note`) begin with the account; in order on each link:
 
     net.sub      [.., is_full, [[pattern, queue, members], ...]]   interest of clients here
-    net.msgs     [.., [[subject, payload, reply?, headers?, queues?], ...]]   or, for a run of plain
-                 messages on one subject, [subject, [payload, ...]]
+    net.msgs     [.., [[subject, payload, reply?, headers?, queues?, origin?], ...]]   or, for a run
+                 of plain messages on one subject, [subject, [payload, ...]]; `origin` is the
+                 cluster of leaf nodes that a message comes from, and does not go back to
     net.trace    [.., item]                     a traced message, see `traced_delivery.TracedItem`
-    net.deliver  [.., to, queue, [[subject, reply, headers, payload], ...]]   a consumer's messages
+    net.deliver  [.., to, queue, [[subject, reply, headers, payload], ...], origin?]   a consumer's
+                 messages
     net.run      [.., to, ack, subjects, payloads, numbers]    the same, see `InboxSink.deliver_run`
     net.full     [.., to]                                      stop delivering to that subject
     net.room     [.., [to, ...]]                               go on
@@ -192,13 +194,14 @@ class RemoteNode:
         self._count(1, len(item[7]))  # type: ignore[arg-type]
         self._links.note(self.node_id, "net.trace", [self._account, list(item)])
 
-    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+    def deliver(self, to: bytes, queue: bytes, batch: list[Delivery], origin: bytes = b"") -> None:
         """Send a consumer's messages to the plain subscribers of `to` there, or, if a queue group
         is named, to that group alone."""
         self.flush()  # order: messages queued before go before
         for part, size in _parts(batch):
             self._count(len(part), size)
-            self._links.note(self.node_id, "net.deliver", [self._account, to, queue, part])
+            args = [self._account, to, queue, part, *([origin] if origin else [])]
+            self._links.note(self.node_id, "net.deliver", args)
 
     def deliver_run(
         self,
@@ -423,13 +426,21 @@ class Remotes:
             node.in_bytes += len(payload)
             reply, headers = (item[2], item[3]) if len(item) > 2 else (b"", b"")
             queues = item[4] if len(item) > 4 else ()
-            fanout.deliver_forwarded(subject, reply, headers, payload, queues)
+            origin = item[5].decode(errors="replace") if len(item) > 5 else ""
+            fanout.deliver_forwarded(subject, reply, headers, payload, queues, origin)
         fanout.flush_if_idle()
 
-    def _on_deliver(self, node: RemoteNode, to: bytes, queue: bytes, batch: list[Delivery]) -> None:
+    def _on_deliver(
+        self,
+        node: RemoteNode,
+        to: bytes,
+        queue: bytes,
+        batch: list[Delivery],
+        origin: bytes = b"",
+    ) -> None:
         node.in_msgs += len(batch)
         node.in_bytes += sum(len(item[2]) + len(item[3]) for item in batch)
-        deliver_here(self._fanout, to, queue, batch)
+        deliver_here(self._fanout, to, queue, batch, origin.decode(errors="replace"))
         self._check_room(node, to)
 
     def _on_run(

@@ -162,6 +162,12 @@ def test_strangers_are_refused(line: bytes, reason: str, text: str) -> None:
     assert give(hub, line) == [(actions.FAIL, reason, text, 0.0)]
 
 
+def test_a_hub_may_name_no_urls() -> None:
+    """`no_advertise` of a nats-server."""
+    found = give(dialer(), b'INFO {"client_id":4,"compression":"off","info_on_connect":true}')
+    assert lines(found)[0].startswith(b"CONNECT ")
+
+
 def test_a_dialer_notices_another_kind_of_port() -> None:
     for info in (b'INFO {"client_id":4}', b'INFO {"leafnode_urls":["a:1"]}'):
         fault, failure = give(dialer(), info)
