@@ -34,6 +34,7 @@ NOTES: dict[str, list[Any]] = {
     "flow": [999, "C", b"$JS.FC.S.C.x", b""],
     "api.request": [b"$JS.API.STREAM.INFO.none", b"reply", b"", b"", _CLIENT, 1, "$G"],
     "api.answer": ["$G", b"reply", b"", b"{}", 0],
+    "net.conns": [["$G", 1, 1]],
     "net.sub": ["$G", True, [[b"a.>", b"q", 1]]],
     "net.msgs": ["$G", [[b"a", b"x", b"", b"", [b"q"], b"L"], [b"a", [b"x", b"y"]], [b"a", b"x"]]],
     "net.trace": [
