@@ -16,7 +16,7 @@ from spark_jobs.audit.findings import Finding, finding
 from spark_jobs.audit.live_nodes import LiveNode, LiveStream
 from spark_jobs.audit.replica_drift import Alignment, Cohort
 from spark_jobs.audit.replica_files import Store, StreamFiles, View, files_of, open_view
-from streamd.types import StreamKey
+from streamd.types import StreamKey, stream_label
 
 
 @dataclass
@@ -58,10 +58,12 @@ class Cohorts:
         by_key: dict[StreamKey, list[StreamFiles]] = defaultdict(list)
         for store in stores:
             for asset in store.assets:
-                if not self._is_wanted(asset.name):
+                if not self._is_wanted(stream_label(asset.key)):
                     continue
                 if asset.config.get("storage", "file") != "file":
-                    self.notes.append(f"{asset.name}: kept in memory on {store.label}: not audited")
+                    self.notes.append(
+                        f"{stream_label(asset.key)}: kept in memory on {store.label}: not audited"
+                    )
                     continue
                 files = files_of(store, asset)
                 found = audit_state.files_findings(files)
@@ -116,9 +118,11 @@ class Cohorts:
         return made
 
     def _is_wanted(self, name: str) -> bool:
+        """True for a stream that was asked for: by its name, or with its account (`A/ORDERS`)."""
         if self._only is not None and name not in self._only and "" not in self._only:
             return False
-        return not self._streams or name in self._streams
+        plain = name.rpartition("/")[2]
+        return not self._streams or name in self._streams or plain in self._streams
 
     def _open_cohorts(self, replicas: list[StreamFiles]) -> None:
         newest = max(each.asset.uid for each in replicas)
@@ -130,7 +134,7 @@ class Cohorts:
                     finding(
                         "stream-recreated",
                         replica=each.store.label,
-                        stream=each.asset.name,
+                        stream=each.name,
                         file=each.store.directory(each.asset.uid),
                         expected=f"uid {newest}",
                         got=f"uid {each.asset.uid}",
@@ -140,7 +144,7 @@ class Cohorts:
             self._open_cohort(uid, members)
 
     def _open_cohort(self, uid: int, members: list[StreamFiles]) -> None:
-        name = members[0].asset.name
+        name = members[0].name
         cohort = Cohort(name, uid)
         found = audit_drift.align(members) if len(members) > 1 else Alignment(0, (), ())
         self.notes += found.notes

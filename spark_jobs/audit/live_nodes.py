@@ -19,12 +19,13 @@ from crc32c import crc32c
 
 from spark_jobs.audit.replica_drift import Held
 from spark_jobs.client.options import ConnectOptions
-from spark_jobs.client.wire import ApiError, Wire, WireError
+from spark_jobs.client.wire import ApiError, NoResponders, Wire, WireError
 from spark_jobs.replica.record_rows import BUCKET_SHIFT
 from streamd.errors import StreamdError
 from streamd.offline.engine import MASK64, mix64
 from streamd.offline.engine import record_format as fmt
 from streamd.offline.server_text import parse_ns
+from streamd.types import ACCOUNT, stream_label
 
 BATCH_MSGS: Final = 1000  # of one direct get
 TIMEOUT_S: Final = 10.0
@@ -40,7 +41,8 @@ class LiveStream:
     """A node's replica of one stream, as the node showed it."""
 
     label: str
-    name: str
+    name: str  # with its account before it, unless that is `$G`
+    stream: str
     connection: ConnectOptions
     uid: int  # 0: not known
     applied: int  # 0: not known
@@ -57,7 +59,7 @@ class LiveStream:
         with Wire.connect(self.connection, timeout_s=TIMEOUT_S) as wire:
             seq = max(self.first_seq, 1)
             while seq <= self.last_seq and self.messages:
-                rows, size_read = _read_batch(wire, self.name, seq)
+                rows, size_read = _read_batch(wire, self.stream, seq)
                 size += size_read
                 if not rows:
                     break
@@ -91,22 +93,25 @@ class LiveNode:
     monitoring: str = ""
 
     def streams(self) -> list[LiveStream]:
-        """Its replicas of file streams, by name. Raises LiveError."""
+        """Its replicas of file streams, of the account that the login is in. Raises LiveError."""
         try:
-            if self.monitoring:
-                return list(self._from_monitoring())
-            return list(self._from_api())
+            with Wire.connect(self.connection, timeout_s=TIMEOUT_S) as wire:
+                account = _account_of(wire)
+                if not self.monitoring:
+                    return list(self._from_api(wire, account))
+            return list(self._from_monitoring(account))
         except (WireError, OSError, ValueError, KeyError) as err:
             where = self.monitoring or ", ".join(self.connection.servers)
             raise LiveError(f"--live {self.label}: {where} does not answer: {err}") from err
 
-    def _from_monitoring(self) -> Iterator[LiveStream]:
-        for detail in self._details():
+    def _from_monitoring(self, account: str) -> Iterator[LiveStream]:
+        for detail in self._details(account):
             if detail.get("config", {}).get("storage", "file") != "file":
                 continue
             state = detail["state"]
             yield LiveStream(
                 self.label,
+                stream_label((account, detail["name"])),
                 detail["name"],
                 self.connection,
                 int(detail["uid"]),
@@ -117,18 +122,16 @@ class LiveNode:
                 int(state["messages"]),
             )
 
-    def _details(self) -> Iterator[dict[str, Any]]:
-        """Yield all streams as /jsz shows them, page by page."""
-        every = "streams=1&digest=1&config=1"
-        for account in self._jsz(every):
-            count = 0
-            while page := account.get("stream_detail"):
-                yield from page
-                count += len(page)
-                if count >= account.get("streams_total", 0):
-                    break
-                name = urllib.parse.quote(account["name"])
-                (account,) = self._jsz(f"{every}&acc={name}&offset={count}")
+    def _details(self, account: str) -> Iterator[dict[str, Any]]:
+        """Yield the streams of an account as /jsz shows them, page by page."""
+        every = f"streams=1&digest=1&config=1&acc={urllib.parse.quote(account)}"
+        count = 0
+        while found := self._jsz(f"{every}&offset={count}"):
+            page = found[0].get("stream_detail") or []
+            yield from page
+            count += len(page)
+            if not page or count >= found[0].get("streams_total", 0):
+                break
 
     def _jsz(self, query: str) -> list[dict[str, Any]]:
         url = f"{self.monitoring.rstrip('/')}/jsz?{query}"
@@ -136,34 +139,43 @@ class LiveNode:
             found: list[dict[str, Any]] = json.load(answer).get("account_details") or []
             return found
 
-    def _from_api(self) -> Iterator[LiveStream]:
-        with Wire.connect(self.connection, timeout_s=TIMEOUT_S) as wire:
-            names: list[str] = []
-            while True:
-                answer = wire.api("STREAM.NAMES", {"offset": len(names)}, timeout_s=TIMEOUT_S)
-                page = answer.get("streams") or []
-                names += page
-                if not page or len(names) >= int(answer["total"]):
-                    break
-            for name in names:
-                try:
-                    info = wire.api(f"STREAM.INFO.{name}", timeout_s=TIMEOUT_S)
-                except ApiError:
-                    continue  # deleted meanwhile
-                if info["config"].get("storage", "file") != "file":
-                    continue
-                state = info["state"]
-                yield LiveStream(
-                    self.label,
-                    name,
-                    self.connection,
-                    0,
-                    0,
-                    "",
-                    int(state["first_seq"]),
-                    int(state["last_seq"]),
-                    int(state["messages"]),
-                )
+    def _from_api(self, wire: Wire, account: str) -> Iterator[LiveStream]:
+        names: list[str] = []
+        while True:
+            answer = wire.api("STREAM.NAMES", {"offset": len(names)}, timeout_s=TIMEOUT_S)
+            page = answer.get("streams") or []
+            names += page
+            if not page or len(names) >= int(answer["total"]):
+                break
+        for name in names:
+            try:
+                info = wire.api(f"STREAM.INFO.{name}", timeout_s=TIMEOUT_S)
+            except ApiError:
+                continue  # deleted meanwhile
+            if info["config"].get("storage", "file") != "file":
+                continue
+            state = info["state"]
+            yield LiveStream(
+                self.label,
+                stream_label((account, name)),
+                name,
+                self.connection,
+                0,
+                0,
+                "",
+                int(state["first_seq"]),
+                int(state["last_seq"]),
+                int(state["messages"]),
+            )
+
+
+def _account_of(wire: Wire) -> str:
+    """Return the account of a login. A server that does not say has none but `$G`."""
+    try:
+        answer = json.loads(wire.request("$SYS.REQ.USER.INFO", timeout_s=TIMEOUT_S).payload)
+        return str(answer["data"]["account"])
+    except (NoResponders, KeyError):
+        return ACCOUNT
 
 
 def _read_batch(wire: Wire, stream: str, seq: int) -> tuple[list[tuple[int, Held]], int]:

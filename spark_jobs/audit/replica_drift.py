@@ -42,7 +42,7 @@ def align(replicas: Sequence[StreamFiles]) -> Alignment:
     for each in usable:
         if each not in rest:
             notes.append(
-                f"{each.asset.name}: {each.store.label} is behind: its log ends at "
+                f"{each.name}: {each.store.label} is behind: its log ends at "
                 f"{each.log_last}, the others' snapshots begin at {start}; compared where both "
                 "have a message"
             )
@@ -55,14 +55,14 @@ def align(replicas: Sequence[StreamFiles]) -> Alignment:
             aligned.append(each.store.label)
         else:
             notes.append(
-                f"{each.asset.name}: {each.store.label} has not committed log index {index} yet; "
+                f"{each.name}: {each.store.label} has not committed log index {index} yet; "
                 "compared where both have a message"
             )
     for each in rest:
         ahead = each.log_last - index
         if ahead > 0 and len(rest) > 1:
             notes.append(
-                f"{each.asset.name}: {each.store.label} has {ahead} log entries after the common "
+                f"{each.name}: {each.store.label} has {ahead} log entries after the common "
                 f"index {index}; they are not compared"
             )
     return Alignment(index, tuple(aligned), tuple(notes))
@@ -88,7 +88,7 @@ def lag_finding(files: StreamFiles, others: Sequence[StreamFiles]) -> Finding | 
     return finding(
         "replica-behind",
         replica=files.store.label,
-        stream=files.asset.name,
+        stream=files.name,
         file=files.store.directory(files.asset.uid),
         expected=f"log index {furthest}, which {who} has",
         got=f"its log ends at {files.log_last}: {furthest - files.log_last} entries are not here",

@@ -51,7 +51,7 @@ from streamd.offline.read_only_disk import (
     open_content,
 )
 from streamd.offline.stream_view import StoreDir
-from streamd.types import META_UID, Entry
+from streamd.types import META_UID, Entry, stream_label
 
 _RECOVERY_ERRORS: Final = (
     StreamdError,
@@ -141,6 +141,11 @@ class StreamFiles:
     is_there: bool
 
     @property
+    def name(self) -> str:
+        """Name of the stream, with its account before it unless that is `$G`."""
+        return stream_label(self.asset.key)
+
+    @property
     def snapshot_index(self) -> int:
         return self.snapshot.index if self.snapshot is not None else 0
 
@@ -224,7 +229,7 @@ class View:
 
     @property
     def name(self) -> str:
-        return self.files.asset.name
+        return self.files.name
 
     @property
     def uid(self) -> int:

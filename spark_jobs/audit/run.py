@@ -376,8 +376,13 @@ class _Round:
     def _check_expected(self) -> None:
         name = self.request.expect_stream
         views = [
-            view for view in self.opened.views if view.name == name and view.machine is not None
+            view
+            for view in self.opened.views
+            if name in (view.name, view.files.asset.name) and view.machine is not None
         ]
+        labels = sorted({view.name for view in views})
+        if len(labels) > 1:
+            raise ValueError(f"--expect: {name!r} may be one of {', '.join(labels)}")
         if not views:
             raise ValueError(f"--expect: stream {name!r} can be read on none of the replicas")
         view = max(views, key=lambda each: (each.uid, each.applied))

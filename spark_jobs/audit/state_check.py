@@ -21,7 +21,7 @@ CONSUMER_PENDING_MAX: Final = 20  # findings about one consumer's pending messag
 def files_findings(files: StreamFiles) -> list[Finding]:
     """Snapshots that do not verify, a log that does not reach them, files that are not there."""
     store, asset = files.store, files.asset
-    label, name = store.label, asset.name
+    label, name = store.label, files.name
     found = [
         finding(
             "snapshot-damaged",
