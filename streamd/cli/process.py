@@ -29,6 +29,7 @@ from streamd.net.accounts.account import Account
 from streamd.net.accounts.account_links import AccountLinks
 from streamd.net.accounts.account_spaces import Accounts
 from streamd.net.accounts.request_info import ServerFacts
+from streamd.net.client.auth import has_plain_passwords
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
@@ -282,6 +283,7 @@ class ServerProcess:
         listened = join_address(options.host, self._listener.port)
         log.info(f"Listening for client connections on {listened}")
         self._log_tls()
+        self._warn_of_passwords()
         if options.ports_file_dir:
             self._write_ports()
         log.info("Server is ready")
@@ -297,6 +299,10 @@ class ServerProcess:
         """Make imports and mappings of accounts that changed, and of those that import of them."""
         for text in self._account_links.change(self._accounts.known(), names):
             self._log.debug(text)
+
+    def _warn_of_passwords(self) -> None:
+        if has_plain_passwords(self._options):
+            self._log.warning("Plaintext passwords detected, use nkeys or bcrypt")
 
     def _log_tls(self) -> None:
         tls, log = self._options.tls, self._log

@@ -241,6 +241,19 @@ class Check:
         return self._identity
 
 
+def has_plain_passwords(options: Options) -> bool:
+    """True if a password of the configuration, or its lack, is there for anybody to read. Users
+    whom a certificate names need none."""
+    if options.password and not _BCRYPT.match(options.password):
+        return True
+    is_mapping = options.tls is not None and options.tls.is_mapping
+    return any(
+        not _BCRYPT.match(user.password) and bool(user.password or not is_mapping)
+        for user in options.users
+        if not user.nkey
+    )
+
+
 class Authenticator:
     """Judges CONNECT options against the configured token, user or users.
 
