@@ -265,6 +265,83 @@ def test_buckets_of_keys_and_of_objects_come_back(server: ServerProcess, run: Ru
     run(main())
 
 
+async def taken(nc: Client, stream: str) -> tuple[dict[str, Any], bytes]:
+    """A stream's archive; the stream is deleted."""
+    download = Download(nc, stream)
+    begun = await download.begin()
+    blob = b"".join([chunk async for chunk in download.chunks()])
+    await api_request(nc, f"STREAM.DELETE.{stream}")
+    return begun["config"], blob
+
+
+def test_counters_schedules_and_copies_go_on_where_they_were(
+    server: ServerProcess, run: Run
+) -> None:
+    """A counter its total, a schedule its time, a mirror and a source their origin's position."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+
+        async def make(stream: str, **fields: Any) -> None:
+            await api_request(nc, f"STREAM.CREATE.{stream}", config_of(stream, **fields))
+
+        async def last(stream: str) -> int:
+            info = await api_request(nc, f"STREAM.INFO.{stream}")
+            return int(info["state"]["messages"])
+
+        await make("CNT", allow_msg_counter=True)
+        await nc.request("CNT.x", b"", headers={"Nats-Incr": "5"}, timeout=10)
+        await restore(nc, *await taken(nc, "CNT"))
+        answer = await nc.request("CNT.x", b"", headers={"Nats-Incr": "2"}, timeout=10)
+        assert json.loads(answer.data)["val"] == "7"
+
+        await make("SCH", allow_msg_schedules=True)
+        due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3))
+        headers = {"Nats-Schedule": f"@at {due}", "Nats-Schedule-Target": "SCH.out"}
+        answer = await nc.request("SCH.plan", b"body", headers=headers, timeout=10)
+        assert "error" not in json.loads(answer.data)
+        await restore(nc, *await taken(nc, "SCH"))
+
+        async def has_fired() -> bool:
+            wanted = {"last_by_subj": "SCH.out"}
+            try:
+                await api_request(nc, "STREAM.MSG.GET.SCH", wanted)
+            except TransferError:
+                return False
+            return True
+
+        await until(has_fired, "the schedule never came")
+
+        await make("ORG")
+        for at in range(10):
+            await nc.request(f"ORG.{at}", b"%d" % at, timeout=10)
+        mirror = config_of("MIR", subjects=None, mirror={"name": "ORG"})
+        source = config_of("SRC", subjects=None, sources=[{"name": "ORG"}])
+        for config in (mirror, source):
+            config.pop("subjects")
+            await api_request(nc, f"STREAM.CREATE.{config['name']}", config)
+
+        async def have(count: int) -> bool:
+            return [await last("MIR"), await last("SRC")] == [count, count]
+
+        await until(lambda: have(10), "nothing was copied")
+        archives = [await taken(nc, stream) for stream in ("MIR", "SRC")]
+        for at in range(10, 15):
+            await nc.request(f"ORG.{at}", b"%d" % at, timeout=10)
+        for config, blob in archives:
+            await restore(nc, config, blob)
+        await until(lambda: have(15), "copying did not go on")
+        for stream in ("MIR", "SRC"):
+            bodies = []
+            for seq in range(1, 16):
+                found = await api_request(nc, f"STREAM.MSG.GET.{stream}", {"seq": seq})
+                bodies.append(found["message"]["subject"])
+            assert bodies == [f"ORG.{at}" for at in range(15)]
+        await nc.close()
+
+    run(main())
+
+
 # --- trouble --------------------------------------------------------------------------------------
 
 

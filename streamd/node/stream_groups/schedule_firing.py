@@ -90,9 +90,14 @@ class ScheduleFiring:
         self._at_ns = 0
         self._is_proposed = False
 
+    @property
+    def _has_any(self) -> bool:
+        """True if there are schedules, in a stream that all may see."""
+        return bool(self._machine.content.schedules) and not self._machine.limits.is_restoring
+
     def deadline_ms(self) -> int:
         """Return when `poll` has something to do, monotonic ms; 0: never, or once it is told."""
-        if not self._machine.content.schedules or self._is_proposed or self._is_reading:
+        if not self._has_any or self._is_proposed or self._is_reading:
             return 0
         now = self._now
         due_ms = self._retry_ms
@@ -103,7 +108,7 @@ class ScheduleFiring:
     def poll(self, turn: Turn) -> None:
         """Propose what is due."""
         schedules = self._machine.content.schedules
-        if not schedules or self._is_proposed or self._is_reading:
+        if not self._has_any or self._is_proposed or self._is_reading:
             return
         now = self._now
         if self._retry_ms and now.ms < self._retry_ms:
