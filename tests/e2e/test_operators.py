@@ -32,6 +32,8 @@ from tests.minted_tokens import (
     operator_config,
     user,
 )
+from tests.parity.test_auth_callout import CONFIG as CALLOUT
+from tests.parity.test_auth_callout import SERVICE_XKEY, Service
 from tests.wire import CONNECT, Wire
 
 __all__ = ["modules"]  # a fixture
@@ -137,6 +139,58 @@ def test_tokens_reach_all_nodes_and_outlive_them(make_server: Start) -> None:
             assert info["state"]["messages"] == 2, info
         with enter(server, OTHER_ACCOUNT) as wire:
             assert wire.fence(WITHIN_S) == []
+
+
+def test_a_service_decides_on_logins_at_any_node(make_server: Start) -> None:
+    """It listens at one; the questions of others, and its answers, go by route. Clients that wait
+    hold up nobody, and a service that is gone lets nobody in."""
+    ports = [free_port() for _ in range(2)]
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+    config = CALLOUT.replace("XKEY", f", xkey: {SERVICE_XKEY.public}")
+    servers = [
+        make_server(
+            extra=f"server_name: n{at}\n"
+            f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}\n{config}",
+            is_jetstream=False,
+        )
+        for at, port in enumerate(ports)
+    ]
+    for server in servers:
+        server.launch()
+    for server in servers:
+        server.wait_for_log("Server is ready")
+    service = Service(servers[0].port)
+    service.seals = True
+    try:
+        until(lambda: _is_let_in(servers[1]), "the service's interest is known at the other node")
+        assert service.question is not None
+        assert service.question.content["server_id"]["name"] == "n1"
+        wires = [Wire(server.port, CONNECT | {"user": "bob"}) for server in servers]
+        wires[0].subscribe("a")
+        wires[0].fence()
+        until(lambda: _arrives(wires[1], wires[0]), "both are in one account")
+        for wire in wires:
+            wire.close()
+    finally:
+        service.close()
+    with Wire(servers[1].port, CONNECT | {"user": "bob"}, is_ready=False) as waiting:
+        with Wire(servers[1].port, CONNECT | {"user": "auth", "pass": "p"}) as served:
+            assert served.fence() == []
+        assert [frame.text or frame.op for frame in waiting.fence(WITHIN_S)] == [
+            "'Authorization Violation'",
+            "CLOSED",
+        ]
+
+
+def _is_let_in(server: ServerProcess) -> bool:
+    with Wire(server.port, CONNECT | {"user": "bob"}, is_ready=False) as wire:
+        return wire.fence(WITHIN_S) == []
+
+
+def _arrives(sender: Wire, receiver: Wire) -> bool:
+    sender.publish("a", b"x")
+    sender.fence()
+    return bool(receiver.collect(count=1, within_s=0.05))
 
 
 def test_a_client_logs_in_with_credentials(make_server: Start, run: Run, tmp_path: Path) -> None:

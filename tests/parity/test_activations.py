@@ -23,12 +23,13 @@ EXPORTER = key(KeyKind.ACCOUNT, "activating exporter")
 SIGNING = key(KeyKind.ACCOUNT, "activating signing")
 STRANGER = key(KeyKind.ACCOUNT, "activating stranger")
 REVOKED = key(KeyKind.ACCOUNT, "importer revoked")
+RENAMED = key(KeyKind.ACCOUNT, "importer renamed, and revoked")
 EXPORTS: list[dict[str, Any]] = [
     {
         "subject": "ask",
         "type": "service",
         "token_req": True,
-        "revocations": {REVOKED.public: NOW_S + 100},
+        "revocations": {REVOKED.public: NOW_S + 100, RENAMED.public: NOW_S + 100},
     },
     {"subject": "out.>", "type": "stream", "token_req": True},
     {"subject": "by.*.x", "type": "service", "account_token_position": 2},
@@ -66,6 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
     "of a signing key, without its account": {"issuer": SIGNING},
     "of an unknown key": {"issuer": STRANGER, "issuer_account": EXPORTER.public},
     "expired": {"exp": NOW_S - 100},
+    "renamed, and revoked": {"renames": True},
     "not valid yet": {"nbf": NOW_S + 1000},
     "revoked": {},
     "renamed": {"renames": True},
@@ -143,18 +145,23 @@ def test_a_token_position_comes_to_the_same(case: str, servers: Servers) -> None
 
 
 def test_an_activation_ends(servers: Servers) -> None:
-    """While a client uses it; and it is revoked by an update of the exporter."""
-    pair = IMPORTERS["a token"]
+    """And it is revoked by an update of the exporter."""
+    pair, renamed = IMPORTERS["a token"], IMPORTERS["renamed"]
 
     def run(server: ServerProcess) -> list[Any]:
-        end_s = int(time.time()) + 3
-        told: list[Any] = [
-            push(server, pair, account(pair, imports=_imports(pair, exp=end_s))),
-            _crossing(server, pair),
-        ]
+        end_s = int(time.time()) + 4
+        told: list[Any] = []
+        for each in (pair, renamed):
+            _crossing(server, each)  # so that it is loaded: others' updates are skipped
+            imports = _imports(each, exp=end_s, renames=each is renamed)
+            told.append(push(server, each, account(each, imports=imports)))
+        told.append(_crossing(server, pair))
+        told.append(_crossing(server, renamed, "my."))
         while time.time() < end_s + 1.5:
             time.sleep(0.1)  # until it is over for both: neither tells
         told.append(_crossing(server, pair))
+        ended = _crossing(server, renamed, "my.")
+        assert server is servers.peer or ended == [[], []], "an intended difference"
         told.append(push(server, pair, account(pair, imports=_imports(pair))))
         told.append(_crossing(server, pair))
         revoking = [dict(each) for each in EXPORTS]

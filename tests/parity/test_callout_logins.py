@@ -29,7 +29,11 @@ class Pair:
     def told(self, server: ServerProcess, options: dict[str, Any], make: str) -> list[Any]:
         """Return what a client of a server is told."""
         self.services[id(server)].make = CASES[make]
-        return outcome(server, lambda nonce: options)
+        told = outcome(server, lambda nonce: options)
+        for each in told:
+            if isinstance(each, dict) and "expires" in each:
+                each["expires"] = round(each["expires"] / 1e10)
+        return told
 
     def compare(self, options: dict[str, Any], make: str) -> None:
         """Have a client log in at each; what ours logs of a refusal the other one logs, too, be it
@@ -89,9 +93,6 @@ def test_a_login_is_asked_about_alike(options: dict[str, Any], pair: Pair) -> No
         service = pair.services[id(server)]
         service.question = None
         told = pair.told(server, options, "permissions")
-        for each in told:
-            if isinstance(each, dict) and "expires" in each:
-                each["expires"] = round(each["expires"] / 1e10)
         if service.question is None:
             return told, None
         content = dict(service.question.content)
@@ -109,6 +110,10 @@ def test_questions_are_sealed_for_the_service(seals: bool, sealing: Pair) -> Non
         service.seals = seals
     for case in ("a user", "an error"):
         sealing.compare({"user": "bob"}, case)
+    for server in sealing.servers.all:
+        with Wire(server.port, None) as wire:
+            told = sealing.services[id(server)].headers["Nats-Server-Xkey"]
+            assert wire.info["xkey"] == told and wire.info["server_id"].startswith("N")
 
 
 def test_without_an_answer_the_time_for_logins_ends_it(

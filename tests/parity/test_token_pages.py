@@ -13,11 +13,15 @@ from streamd.tokens.nkeys import KeyKind
 from tests.minted_tokens import (
     ACCOUNT,
     ACCOUNT_SIGNING,
+    OPERATOR,
     OTHER_ACCOUNT,
     SYSTEM,
+    UNLIMITED,
     account,
     connect_options,
     key,
+    mint,
+    operator,
     operator_config,
     user,
 )
@@ -173,3 +177,48 @@ def test_services_learn_who_asks(servers: Servers) -> None:
             return found
 
     servers.compare(told)
+
+
+def test_tiers_bound_streams(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Streams of a number of replicas for which there is no tier cannot be."""
+    nothing = {"mem_storage": 0, "disk_storage": 0, "streams": 0, "consumer": 0}
+    tier = {"mem_storage": 1_000_000, "disk_storage": 2_000_000, "streams": 1, "consumer": 2}
+    limits = {**UNLIMITED, **nothing, "tiered_limits": {"R1": tier}}
+    config = operator_config((ACCOUNT, account(limits=limits)))
+    with both(tmp_path_factory.mktemp("tiers"), config, is_jetstream=True) as servers:
+
+        def told(server: ServerProcess) -> list[Any]:
+            with _enter(server, ACCOUNT) as wire:
+                found: list[Any] = []
+                for name, more in (
+                    ("S", {}),
+                    ("T", {}),
+                    ("U", {"num_replicas": 3}),
+                    ("S", {"max_bytes": 3_000_000}),
+                ):
+                    answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, **more})
+                    found.append(answer.get("error") or answer["config"]["name"])
+                info = wire.api("INFO")
+                names = ("memory", "storage", "streams", "consumers", "limits", "tiers")
+                return [*found, _of(info, *names)]
+
+        servers.compare(told)
+
+
+def test_clients_of_a_deleted_account_end(tmp_path_factory: pytest.TempPathFactory) -> None:
+    system = account(SYSTEM, name="SYS")
+    config = (
+        f"operator: {operator()}\nsystem_account: {SYSTEM.public}\n"
+        "resolver: {type: full, dir: 'DIR/jwt', allow_delete: true}\n"
+        f"resolver_preload: {{ {SYSTEM.public}: {system}, {ACCOUNT.public}: {account()} }}\n"
+    )
+    with both(tmp_path_factory.mktemp("deleted"), config) as servers:
+
+        def told(server: ServerProcess) -> list[Any]:
+            with _operator(server) as asking, _enter(server, ACCOUNT) as wire:
+                wish = mint("generic", OPERATOR.public, OPERATOR, accounts=[ACCOUNT.public])
+                answer = asking.ask("$SYS.REQ.CLAIMS.DELETE", wish.encode())[0].json()
+                found = [answer["data"]]
+                return [*found, *(frame.text or frame.op for frame in wire.collect(within_s=5))]
+
+        servers.compare(told)

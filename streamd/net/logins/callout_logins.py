@@ -12,6 +12,7 @@ from typing import Final
 
 from streamd.config.account_options import AccountOptions
 from streamd.config.callout_options import CalloutOptions
+from streamd.errors import TokenError
 from streamd.net.client.auth import (
     Approach,
     Authenticator,
@@ -93,6 +94,8 @@ class CalloutLogins:
             return Refusal(str(err), level="warning", account=own)
         except LoginRefused as err:
             return refusal_of(err, account=own)
+        except TokenError as err:  # the question can't be made, as with a weak curve key
+            return Refusal(str(err), level="warning", account=own)
         assert placed is not None
         if grant.permissions is None:
             grant = replace(grant, permissions=placed.default_permissions)

@@ -142,6 +142,8 @@ class TokenLogins:
             return Refusal(str(err), level="warning", account=name)
         except LoginRefused as err:
             return refusal_of(err, account=name)
+        except TokenError as err:  # the question can't be made, as with a weak curve key
+            return Refusal(str(err), level="warning", account=name)
         identity = identity_of(grant, user=grant.name or shown.user)
         if identity.token is not None and shown.token is not None:
             # Its own token is what revocations are about, and what is told of the client.
