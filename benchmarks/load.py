@@ -259,6 +259,7 @@ def publish(
     seconds: float,
     connections: int = 1,
     window: int = 1000,
+    compression: str = "none",
     replicas: int = 1,
     nodes: dict[str, int] | None = None,
 ) -> Figures:
@@ -267,7 +268,7 @@ def publish(
     With `nodes` (ports by name) the connections go to the node that leads the stream.
     """
     api = Api(port)
-    api.create_stream(num_replicas=replicas)
+    api.create_stream(num_replicas=replicas, compression=compression)
     if nodes:
         port = api.leader_port(nodes)
     links = [Link(port) for _ in range(connections)]
@@ -453,12 +454,13 @@ def fill(
     subject: bytes = SUBJECT,
     subjects: int = 1,
     window: int = 2000,
+    compression: str = "none",
     replicas: int = 1,
     nodes: dict[str, int] | None = None,
 ) -> Figures:
     """Store `count` messages, `window` of them unacked, on `subject` or on `subjects` below it."""
     api = Api(port)
-    api.create_stream(num_replicas=replicas)
+    api.create_stream(num_replicas=replicas, compression=compression)
     if nodes:
         port = api.leader_port(nodes)
     link = Link(port)

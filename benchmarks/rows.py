@@ -26,6 +26,8 @@ class Row:
     reach_always: float = 0.0
     is_jetstream: bool = True
     door: str = ""  # benchmarks/doors.py; "": a plain socket, and no accounts
+    jetstream: str = ""  # lines of that block of the configuration
+    compression: str = "none"  # of the stream that is filled; of one that is published to: `args`
     is_replicated: bool = False  # three servers, a stream with three replicas
 
     @property
@@ -139,6 +141,26 @@ def _door_rows() -> list[Row]:
     return rows
 
 
+def _disk_rows() -> list[Row]:
+    """Publish and replay of streams that are compressed, and of encrypted stores. The rows of the
+    same size without are what they are compared with."""
+    encrypted = '  key: "bench"\n  cipher: aes\n'
+    return [
+        Row("s2_pub_async_1k", "compressed: publish async, window 1000, 1 KiB", "publish",
+            {"size": 1024, "window": 1000, "compression": "s2"}),
+        Row("s2_ordered_1k", "compressed: ordered consumer, replay, 1 KiB", "push",
+            {"size": 1024, "is_ordered": True}, fill=FILLS["1k"], fill_size=1024,
+            compression="s2"),
+        Row("aes_pub_async_1k", "encrypted: publish async, window 1000, 1 KiB", "publish",
+            {"size": 1024, "window": 1000}, jetstream=encrypted),
+        Row("aes_pub_sync_128", "encrypted: publish, one in flight, 128 B", "publish",
+            {"size": 128, "window": 1}, measure="p50_us", jetstream=encrypted),
+        Row("aes_ordered_1k", "encrypted: ordered consumer, replay, 1 KiB", "push",
+            {"size": 1024, "is_ordered": True}, fill=FILLS["1k"], fill_size=1024,
+            jetstream=encrypted),
+    ]  # fmt: skip
+
+
 def _replicated_rows() -> list[Row]:
     """Three servers. Ratios of times are peer/ours, so 0.6x the peer's time reads 1.67."""
     rows = [
@@ -166,4 +188,4 @@ def _replicated_rows() -> list[Row]:
     return [replace(row, is_replicated=True) for row in rows]
 
 
-ROWS = {row.name: row for row in (*_rows(), *_door_rows(), *_replicated_rows())}
+ROWS = {row.name: row for row in (*_rows(), *_door_rows(), *_disk_rows(), *_replicated_rows())}

@@ -44,7 +44,9 @@ def measure(row: Row, target: str, binary: str, seconds: float) -> Figures:
     sync = {"always": "always", "ours_lazy": "2m"}.get(target, "")
     with tempfile.TemporaryDirectory(prefix="streamd-door-") as directory:
         extra, door = doors.configure(row.door, Path(directory))
-        server = ServerProcess(binary, extra=extra, is_jetstream=row.is_jetstream)
+        server = ServerProcess(
+            binary, extra=extra, is_jetstream=row.is_jetstream, jetstream=row.jetstream
+        )
         with server:
             return _measure_one(row, server, sync, door, seconds)
 
@@ -60,7 +62,8 @@ def _measure_one(
         return memory.measure(server, row.args, sync)
     if row.fill:
         _start(server, row)  # the peer would take minutes to fill in its `always` mode
-        generate(server.port, "fill", {"size": row.fill_size, "count": row.fill, "door": door})
+        wanted = {"size": row.fill_size, "count": row.fill, "compression": row.compression}
+        generate(server.port, "fill", wanted | {"door": door})
         server.stop()
     server.configure(sync=sync)
     _start(server, row)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tests.sim.__main__ import (
     COPIES,
     DISKS,
+    ENCRYPTED,
     GROWTH,
     HARSH,
     PLAIN,
@@ -31,6 +32,7 @@ SPREAD: dict[str, range] = {
     SHORT_MEMORY: range(1, 22, 10),
     TAILS: range(1, 13, 3),
     COPIES: range(1, 91, 30),
+    ENCRYPTED: range(1, 42, 20),
 }
 # As many from 1 on for the proof, times its `--times`.
 PROOF: dict[str, int] = {
@@ -43,6 +45,7 @@ PROOF: dict[str, int] = {
     SHORT_MEMORY: 21,
     TAILS: 101,
     COPIES: 90,
+    ENCRYPTED: 41,
 }
 
 # Seeds that once found a bug, in the worlds of their day.

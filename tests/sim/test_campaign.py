@@ -7,6 +7,7 @@ import pytest
 from tests.sim.__main__ import (
     COPIES,
     DISKS,
+    ENCRYPTED,
     GROWTH,
     HARSH,
     PLAIN,
@@ -39,6 +40,13 @@ def test_no_promise_is_broken_whatever_fails(kind: str) -> None:
 def test_no_promise_is_broken_where_loss_follows_loss() -> None:
     """Few kinds of faults, but fast; one copy after the other is destroyed."""
     check(run_all(SPREAD[HARSH], HARSH), acked_per_seed=40)
+
+
+def test_no_promise_is_broken_on_encrypted_disks() -> None:
+    """All files are encrypted, sealed blocks packed; a nonce that comes twice is a violation."""
+    campaign = run_all([*SPREAD[ENCRYPTED], 4, 5], ENCRYPTED)  # 4 and 5 once found a bug
+    check(campaign, acked_per_seed=40)
+    assert campaign.counts["point BLOCK_PACKED_RENAMED"] > 0
 
 
 def test_no_promise_is_broken_where_memory_is_short() -> None:
