@@ -139,7 +139,7 @@ class Nodes:
         self._replies = 0
         for host in self.hosts.values():
             host.after_turn = self._after_turn
-            host.on_process = lambda process: process.wires.attach(self.inboxes)  # type: ignore[arg-type]
+            host.on_process = lambda process: process.wires.attach(self.inboxes, {})  # type: ignore[arg-type]
             host.on_send = self._on_send
 
     def __enter__(self) -> Self:

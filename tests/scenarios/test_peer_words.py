@@ -23,7 +23,7 @@ NOTES: dict[str, list[Any]] = {
     "leaders": [[999, 1, False]],
     "digests": [[999, 1, 1]],
     "facts": [{"tags": ["t"], "storage_max": 1}],
-    "stored": [[[999, 1]]],
+    "stored": [[999, 1]],
     "hello": [_HELLO],
     "meta": [[commands.MOVED, 1, 999, ["n1"]]],
     "publish": [999, 1, [[b"s.a", b"", b"x"]], [b"reply"]],

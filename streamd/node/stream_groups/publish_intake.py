@@ -177,8 +177,9 @@ class PublishIntake:
             refused = [errors.STREAM_TOO_MANY_REQUESTS()] * len(msgs)
             sink.publish_acks(self.name_bytes, replies, refused)
             return
-        if replies[0][-4:] == SUFFIX or (
-            self._machine.limits.allows_batched and is_member(replies)
+        if replies and (
+            replies[0][-4:] == SUFFIX
+            or (self._machine.limits.allows_batched and is_member(replies))
         ):
             self._take_fast(publish)
             return

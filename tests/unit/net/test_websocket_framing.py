@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from itertools import pairwise
 
@@ -25,6 +26,56 @@ MAX = 1 << 20
 
 def client_frame(data: bytes, opcode: Opcode = Opcode.BINARY, *, fin: bool = True) -> bytes:
     return Frame(opcode, data, fin=fin).serialize(mask=True)
+
+
+def _fuzz(count: int, seed: int) -> tuple[int, int]:
+    """Feed frames of which most are damaged, in pieces: either content comes, or a FramingError.
+    Returns how many came to content, and how many were refused."""
+    dice = random.Random(seed)
+    opcodes = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT, Opcode.PING, Opcode.PONG, Opcode.CLOSE)
+    passed = refused = 0
+    for _ in range(count):
+        is_deflating = dice.random() < 0.3
+        data = bytearray()
+        for _ in range(dice.randrange(1, 4)):
+            body = dice.randbytes(dice.choice((0, 1, 20, 130)))
+            if is_deflating and dice.random() < 0.5:
+                packed = deflated(body)[:125]
+                data += raw_frame(dice.choice((0xC2, 0x42, 0xC1)), packed)
+            else:
+                fin = dice.random() < 0.8
+                opcode = Opcode.BINARY if dice.random() < 0.6 else dice.choice(opcodes)
+                frame = Frame(opcode, body[:125], fin=fin or opcode > Opcode.BINARY)
+                data += frame.serialize(mask=dice.random() < 0.95)
+        if dice.random() < 0.5:
+            data[dice.randrange(min(len(data), 16))] = dice.randrange(256)
+        framing = Framing(is_deflating=is_deflating)
+        cut = dice.randrange(len(data) + 1)
+        size = 0
+        try:
+            for piece in (bytes(data[:cut]), bytes(data[cut:])):
+                framing.feed(piece)
+                size += sum(map(len, framing.take_plain(1000)))
+                while (found := framing.next(200)) is not None:
+                    size += len(found.data)
+        except FramingError:
+            refused += 1
+        else:
+            passed += 1
+        assert size <= 4 * 200, "no more comes than a frame may hold"
+    return passed, refused
+
+
+def test_damaged_frames_are_read_or_refused() -> None:
+    passed, refused = _fuzz(20_000, seed=1)
+    assert passed > 2_000 and refused > 2_000
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(10))
+def test_a_million_damaged_frames_are_read_or_refused(seed: int) -> None:
+    passed, refused = _fuzz(100_000, seed=100 + seed)
+    assert passed and refused
 
 
 def content(framing: Framing, data: bytes) -> bytes:
