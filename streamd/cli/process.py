@@ -181,7 +181,7 @@ class ServerProcess:
         )
         clients = ClientRegistry(options.max_closed_clients)
         by_account = ClientsByAccount()
-        stats = ServerStats(clients, accounts, by_account.of)
+        self._stats = stats = ServerStats(clients, accounts, by_account.of)
         self._monitoring = Monitoring(
             options,
             stats=stats,
@@ -373,7 +373,7 @@ class ServerProcess:
             router_of,
             leaf_streams.finder(node, domain, lambda name: known.jetstream(name) is not None),
             lambda name: known.counts.leafs_max(known.obtain(name)),
-            lambda name: known.counts.changed(known.obtain(name)),
+            self._on_links_changed,
         )
         loop = asyncio.get_running_loop()
         judge = self._logins.judge
@@ -390,11 +390,19 @@ class ServerProcess:
             raise StartError(text) from err
         known.counts.leafs_here = nodes.count_of
         self._monitoring.attach_leafs(nodes)
+        self._stats.leafs_of = nodes.rows_of
         if self._websocket is not None and leaf.is_enabled:
             self._websocket.serve_leafs(nodes.make_websocket_link)
         if node is not None:
             node.watch_streams(nodes.streams_changed)
             node.watch_leaders(nodes.streams_changed)
+
+    def _on_links_changed(self, account: str) -> None:
+        """Tell others that an account has other leaf links now."""
+        self._accounts.counts.changed(self._accounts.obtain(account))
+        # Soon: the link is about to be among those that are up.
+        changed = self._system.account_events.links_changed
+        asyncio.get_running_loop().call_soon(changed, account)
 
     def _start_http(self) -> None:
         """Listen at once; the HTTP library itself is loaded when somebody connects."""

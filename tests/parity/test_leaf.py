@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.leaf_bed import Ends, LeafPair, shown, until
+from tests.leaf_bed import Ends, LeafPair, page, shown, until
 from tests.parity.runner import ours_binary, peer_binary
 from tests.wire import Wire
 
@@ -518,3 +518,42 @@ def test_both_show_a_link_alike(beds: Beds) -> None:
         assert [each["leafnodes"] for each in varz] == [1, 1]
         shapes.append([sorted(row) for row in rows] + [sorted(each["leaf"]) for each in varz])
     assert shapes[0] == shapes[1]
+
+
+def _account_counters(beds: Beds, topology: str) -> list[object]:
+    """Return what both servers say of the account of a link, behind ten messages down."""
+    pair = beds.pair(topology)
+    with Wire(pair.hub.port) as hub, Wire(pair.leaf.port) as leaf:
+        ends = Ends(hub, leaf)
+        leaf.subscribe("counted")
+        ends.sync()
+        before = [_main_account(server) for server in pair.servers]
+        for _ in range(10):
+            hub.publish("counted", b"12345")
+        hub.fence()
+        while leaf.next(5).op == "MSG" and _main_account(pair.leaf)["received"]["leafs"]["msgs"] < (
+            before[1]["received"]["leafs"]["msgs"] + 10
+        ):
+            pass
+        found: list[object] = []
+        for server, was in zip(pair.servers, before, strict=True):
+            now = _main_account(server)
+            change = {
+                (way, kind): now[way]["leafs"][kind] - was[way]["leafs"][kind]
+                for way in ("sent", "received")
+                for kind in ("msgs", "bytes")
+            }
+            detail = page(server, "accountz?acc=$G")["account_detail"]
+            others = now["total_conns"] - now["conns"]
+            found.append((now["leafnodes"], others, detail["leafnode_connections"], change))
+        return found
+
+
+def _main_account(server: ServerProcess) -> dict[str, Any]:
+    counters = page(server, "accstatz?unused=1")["account_statz"]
+    return next(each for each in counters if each["acc"] == "$G")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_accounts_count_their_leaf_links(topology: str, beds: Beds) -> None:
+    assert _account_counters(beds, topology) == _account_counters(beds, "peer-peer")

@@ -196,10 +196,14 @@ class LeafNodes:
         """Return all links that are up, for monitoring."""
         return list(self._rows())
 
-    def _rows(self) -> Iterator[LeafRow]:
+    def rows_of(self, account: str) -> list[LeafRow]:
+        """Return the links of an account that are up."""
+        return list(self._rows(account))
+
+    def _rows(self, account: str = "") -> Iterator[LeafRow]:
         for link in self._links:
             space = link.space
-            if space is None:
+            if space is None or (account and space.name != account):
                 continue
             facts, output = link.facts, link.output
             yield LeafRow(

@@ -21,22 +21,35 @@ from streamd.net.monitoring.sliced_pages import Document, Steps
 
 _RESPONSES: Final = {STREAMED: "Streamed", CHUNKED: "Chunked"}
 _NONE: Final = {"msgs": 0, "bytes": 0}
-_BETWEEN_SERVERS: Final = {"gateways": _NONE, "routes": _NONE, "leafs": _NONE}
 
 
 def account_counters(account: AccountView, stats: ServerStats) -> Steps[Document]:
     """Build the counters of an account."""
     traffic = yield from stats.account_traffic(account)
+    leafs = stats.leafs_of(account.name)
+    sent = sum(row.out_msgs for row in leafs), sum(row.out_bytes for row in leafs)
+    received = sum(row.in_msgs for row in leafs), sum(row.in_bytes for row in leafs)
     return {
         "acc": account.name,
         "name": account.options.label or account.name,
         "conns": traffic.connections,
-        "leafnodes": 0,
-        "total_conns": traffic.connections,
+        "leafnodes": len(leafs),
+        "total_conns": traffic.connections + len(leafs),
         "num_subscriptions": traffic.subscriptions,
-        "sent": {"msgs": traffic.out_msgs, "bytes": traffic.out_bytes, **_BETWEEN_SERVERS},
-        "received": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes, **_BETWEEN_SERVERS},
+        "sent": _traffic(traffic.out_msgs, traffic.out_bytes, *sent),
+        "received": _traffic(traffic.in_msgs, traffic.in_bytes, *received),
         "slow_consumers": traffic.slow_consumers,
+    }
+
+
+def _traffic(msgs: int, size: int, leaf_msgs: int, leaf_bytes: int) -> Document:
+    """Return traffic with clients and leaf nodes; that with leaf nodes is of links that are up."""
+    return {
+        "msgs": msgs + leaf_msgs,
+        "bytes": size + leaf_bytes,
+        "gateways": _NONE,
+        "routes": _NONE,
+        "leafs": {"msgs": leaf_msgs, "bytes": leaf_bytes},
     }
 
 
@@ -59,7 +72,7 @@ def account_detail(
         "expired": False,
         "complete": True,
         "jetstream_enabled": has_jetstream,
-        "leafnode_connections": 0,
+        "leafnode_connections": len(stats.leafs_of(account.name)),
         "client_connections": traffic.connections,
         "subscriptions": traffic.subscriptions,
         "mappings": _mappings(options.mappings) or None,

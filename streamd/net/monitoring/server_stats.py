@@ -10,6 +10,7 @@ from streamd.net.monitoring.stats import (
     Clients,
     Connection,
     ConnectionStats,
+    LeafRow,
     SublistStats,
     SubscriptionStats,
     Traffic,
@@ -18,6 +19,11 @@ from streamd.net.monitoring.stats import (
 )
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.types import NodeId
+
+
+def no_leafs(_account: str) -> list[LeafRow]:
+    """Return nothing: there are no leaf links."""
+    return []
 
 
 class ServerStats:
@@ -34,6 +40,8 @@ class ServerStats:
         self._clients = clients
         self.accounts = accounts
         self.clients_of = clients_of
+        self.leafs_of: Callable[[str], list[LeafRow]] = no_leafs
+        """account -> its leaf links that are up."""
 
     def every_account(self) -> list[AccountView]:
         """Return all accounts there are now."""

@@ -67,6 +67,13 @@ class AccountEvents:
         if account is not None:
             self._changed(account)
 
+    def links_changed(self, account: str) -> None:
+        """Tell of an account whose leaf links are others now."""
+        self._changed(account)
+
+    def _connection_count(self, account: str) -> int:
+        return len(self._stats.clients_of(account).open) + len(self._stats.leafs_of(account))
+
     def stop(self) -> None:
         """Tell no more."""
         for timer in self._timers.values():
@@ -76,7 +83,7 @@ class AccountEvents:
     def send(self, name: str, publish: Callable[[Document], None]) -> None:
         """Build the event of an account that has connections, and pass it on."""
         account = self._accounts.get(name)
-        if account is None or not self._stats.clients_of(name).open:
+        if account is None or not self._connection_count(name):
             return
         self._slicer.start(self._event(account), publish, _raise)
 
@@ -87,7 +94,7 @@ class AccountEvents:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        if self._stats.clients_of(name).open:
+        if self._connection_count(name):
             self._timers[name] = self._call_later(CONNECTIONS_EVENT_S, lambda: self._changed(name))
         self._tell(account)
 

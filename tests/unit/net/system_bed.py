@@ -108,7 +108,7 @@ class SystemBed:
             PlainAccount("A", _A, self.bed.router, 1),
             PlainAccount("B", _B, MessageRouter(), 1),
         )
-        stats = ServerStats(self.bed.registry, self.accounts, self.bed.clients.of)
+        self.stats = stats = ServerStats(self.bed.registry, self.accounts, self.bed.clients.of)
         identity = {"server_id": SERVER_ID, "server_name": name}
         self.monitoring = Monitoring(self.options, stats=stats, **identity)
         self.controls = Controls()

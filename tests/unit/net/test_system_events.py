@@ -6,6 +6,7 @@ from typing import Any
 
 from streamd.config.options import Options, User
 from streamd.limits import MONITORING_PAGE, SYSTEM_EVENTS_MAX
+from streamd.net.monitoring.stats import LeafRow
 from tests.unit.net.bed import CONNECT
 from tests.unit.net.system_bed import SERVER_ID, SystemBed
 
@@ -90,6 +91,30 @@ def test_connections_are_told_again_while_there_are_some() -> None:
     client.leave()
     assert len(words(bed)) == 1
     assert words(bed, 100) == []
+
+
+def test_leaf_links_count_among_the_connections_of_an_account() -> None:
+    bed = SystemBed()
+    bed.listen("$SYS.ACCOUNT.A.SERVER.CONNS")
+    row = LeafRow(
+        lid=1, name="L", is_spoke=False, is_isolated=False, account="A", ip="", port=0, rtt_ns=0,
+        in_msgs=1, out_msgs=2, in_bytes=3, out_bytes=4, is_websocket=False, compression="off",
+        subjects=[],
+    )  # fmt: skip
+    bed.stats.leafs_of = lambda account: [row] if account == "A" else []
+    bed.account.account_events.links_changed("A")
+    (event,) = (message.json() for message in bed.events())
+    assert (event["conns"], event["leafnodes"], event["total_conns"]) == (0, 1, 1)
+    assert event["sent"]["leafs"] == {"msgs": 2, "bytes": 4}
+    assert event["received"] | {"leafs": 0} == {
+        "msgs": 1, "bytes": 3, "leafs": 0, "routes": {"msgs": 0, "bytes": 0},
+        "gateways": {"msgs": 0, "bytes": 0},
+    }  # fmt: skip
+    assert words(bed, 31) == ["$SYS.ACCOUNT.A.SERVER.CONNS"], "again, while there are some"
+    bed.stats.leafs_of = lambda account: []
+    bed.account.account_events.links_changed("A")
+    assert words(bed) == ["$SYS.ACCOUNT.A.SERVER.CONNS"]
+    assert not words(bed, 31)
 
 
 def test_an_account_hears_of_logins_that_it_refuses() -> None:
