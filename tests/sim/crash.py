@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from streamd import limits
@@ -31,6 +31,7 @@ from streamd.node.stream_groups import stream_inbox
 from streamd.store.blocks.record_format import decode_fields
 from streamd.types import Entry, Index
 from tests.sim.disk import SimCrash, SimDisk, SimThread
+from tests.sim.features import Features
 from tests.sim.node import SimClock, SimNode, fold
 
 SEGMENT_BYTES = 64 * 1024
@@ -103,8 +104,15 @@ class Publisher:
 class Campaign:
     """One seed: one disk, many lives of a node."""
 
-    def __init__(self, seed: int, *, seen_through: Callable[[SimDisk], Any] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        seen_through: Callable[[SimDisk], Any] | None = None,
+        features: Features | None = None,
+    ) -> None:
         self.seed = seed
+        self.features = features  # a workload beside this one
         self.seen_through = seen_through  # of each life anew: an encrypted disk, blocks are packed
         self.rng = random.Random(f"crash/{seed}")
         self.disk = SimDisk(seed)
@@ -116,6 +124,8 @@ class Campaign:
         self.counts: Counter[str] = Counter()
         self.ties = 0
         self.config = self._config()
+        if features is not None:
+            self.config |= cast(StreamConfig, features.config)
 
     def _config(self) -> StreamConfig:
         rng = self.rng
@@ -234,9 +244,14 @@ class Campaign:
             assert not node.errors, node.errors
             assert node.is_ready
             self._check(node)
+            if self.features is not None:
+                self.features.begin_life(self, node)
             while True:
                 if self.rng.random() < 0.3:
-                    self.act(node, wires)
+                    if self.features is not None:
+                        self.features.act(self, node)
+                    else:
+                        self.act(node, wires)
                 node.step()
                 assert not node.errors, node.errors
                 for subject in wires.published:
@@ -257,6 +272,16 @@ class Campaign:
             disk.kill()
         else:
             disk.crash(keep=self.rng.choice((0.0, 0.3, 0.7)))
+
+    def last_life(self) -> None:
+        """Start a node once more, and check all that is to hold when it may work in peace."""
+        assert self.features is not None
+        node = self._start(SimWires())
+        node.settle()
+        self._check(node)
+        self.features.finish(self, node)
+        self._check(node)
+        assert not node.errors, node.errors
 
     def _make_thread(self, post: Any) -> SimThread:
         """With every other seed the loop writes the log itself whenever it can."""
@@ -284,6 +309,8 @@ class Campaign:
         for seq, message in self.publisher.acked.items():
             assert seq <= machine.index.last_seq, f"acked seq {seq} is lost"
             self._check_message(node, seq, message)
+        if self.features is not None:
+            self.features.check(lambda seq: self._fields(node, seq), node)
         consumer = machine.consumers.get("C")
         for seq in self.double_acked:
             assert consumer is not None, "the consumer is lost"
@@ -294,9 +321,15 @@ class Campaign:
 
     def _check_message(self, node: SimNode, seq: int, message: tuple[bytes, bytes, bytes]) -> None:
         """A live message has the bytes that were acked; the fold vouches for removed ones."""
+        found = self._fields(node, seq)
+        if found is not None:
+            assert (found[0], *found[2:]) == (seq, *message), (seq, found, message)
+
+    def _fields(self, node: SimNode, seq: int) -> tuple[Any, ...] | None:
+        """Return (seq, ts, subject, headers, payload) of a live message."""
         loc = node.group.machine.index.locations.locate(seq)
         if loc is None:
-            return
+            return None
         _, block_no, offset, length = loc
         chunk = node.store.chunk(block_no, offset)
         while chunk is None:
@@ -304,8 +337,7 @@ class Campaign:
             node.settle()
             chunk = node.store.chunk(block_no, offset)
         base, blob = chunk
-        found = decode_fields(blob, offset - base)
-        assert (found[0], *found[2:]) == (seq, *message), (seq, found, message)
+        return decode_fields(blob, offset - base)
 
 
 def SimThreadOf(post: Any) -> SimThread:
