@@ -33,6 +33,7 @@ finally:
 
 Body = Mapping[str, Any]
 _QUIET_S: Final = 0.3
+_SEED_FILE_MAX: Final = 1024 * 1024
 _PAGES_MAX: Final = 10_000
 _WEBSOCKET: Final = ("ws://", "wss://")
 
@@ -192,7 +193,9 @@ async def connect(settings: Settings, *, is_long: bool = False) -> Link:
     if settings.inbox_prefix:
         options["inbox_prefix"] = settings.inbox_prefix
     try:
-        await nc.connect(**options)
+        # nats-py's own timeout does not cover a handshake for TLS that comes to nothing.
+        async with asyncio.timeout((settings.timeout_s + 1) * 2 * len(settings.servers)):
+            await nc.connect(**options)
     except (nats.errors.Error, OSError, ValueError, TimeoutError) as err:
         await _close(nc)
         reason = failures[-1] if failures else describe(err)
@@ -210,11 +213,13 @@ async def connect(settings: Settings, *, is_long: bool = False) -> Link:
 
 def _login(settings: Settings) -> dict[str, Any]:
     if settings.creds:
-        return {"user_credentials": _readable(settings.creds, "--creds")}
+        _check_seed(settings.creds, "--creds")
+        return {"user_credentials": settings.creds}
     if settings.user_jwt and settings.user_seed:
         return {"user_credentials": _texts(settings.user_jwt, settings.user_seed)}
     if settings.nkey:
-        return {"nkeys_seed": _readable(settings.nkey, "--nkey")}
+        _check_seed(settings.nkey, "--nkey")
+        return {"nkeys_seed": settings.nkey}
     if settings.user and settings.password:
         return {"user": settings.user, "password": settings.password}
     if settings.token or settings.user:
@@ -232,12 +237,21 @@ def _texts(token: str, seed: str) -> Any:
     return RawCredentials(format_credentials(token, KeyPair.from_seed(seed)))
 
 
-def _readable(path: str, flag: str) -> str:
+def _check_seed(path: str, flag: str) -> None:
+    """Raise CtlError if a file has no seed of a user: nats-py takes it for granted."""
+    from streamd.errors import TokenError
+    from streamd.tokens.nkeys import KeyPair
+
     try:
-        with open(path, "rb"):
-            return path
+        with open(path, encoding="utf-8", errors="replace") as file:
+            words = file.read(_SEED_FILE_MAX).split()
     except OSError as err:
         raise CtlError(f"{flag} {path}: {err.strerror}") from err
+    seed = next((word for word in words if word.startswith("SU")), "")
+    try:
+        KeyPair.from_seed(seed)
+    except TokenError:
+        raise CtlError(f"{flag} {path}: holds no seed of a user (SU...)") from None
 
 
 def _tls(settings: Settings) -> dict[str, Any]:

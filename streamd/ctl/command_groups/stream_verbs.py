@@ -116,6 +116,8 @@ def show_stream(link: Link, found: dict[str, Any]) -> None:
     ]
     if config.get("description"):
         shape.insert(0, Field("description", config["description"]))
+    metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k[:6] != "_nats."}
+    shape += [Field("metadata", f"{key}={value}") for key, value in sorted(metadata.items())]
     shape += [Field(key, str(config[key])) for key in sorted(config) if _is_extra(config, key)]
     contents = [
         Field("messages", count_text(state["messages"])),
@@ -146,7 +148,7 @@ def show_stream(link: Link, found: dict[str, Any]) -> None:
 _SHOWN = {
     "name", "description", "subjects", "storage", "num_replicas", "retention", "discard",
     "max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_age",
-    "duplicate_window",
+    "duplicate_window", "metadata",
 }  # fmt: skip
 
 

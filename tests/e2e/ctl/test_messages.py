@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from benchmarks.cluster import ClusterProcess
-from tests.e2e.ctl.conftest import Ctl
+from tests.e2e.conftest import MakeCluster
+from tests.e2e.ctl.conftest import Ctl, run_ctl
 
 pytestmark = pytest.mark.slow
 
@@ -166,3 +168,42 @@ def test_control_characters_of_clients_are_shown_not_sent(ctl: Ctl) -> None:
     found = ctl("stream", "get", "EVIL", "2", "-o", "json")
     assert found.data["data_base64"] == "/wAB"
     assert "ff 00 01" in ctl("stream", "get", "EVIL", "2").out
+
+
+def test_a_tail_goes_on_when_leaders_and_servers_go(
+    make_cluster: MakeCluster, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message once and in order, though the stream's leader hands over, and then the node that
+    the program is connected to is killed."""
+    cluster = make_cluster()
+    monkeypatch.setenv("NATS_URL", ",".join(cluster.urls[::-1]))
+    monkeypatch.setenv("NATS_TIMEOUT", "20s")
+    assert run_ctl("stream", "add", "T", "--subject", "t", "--replicas", "3").status == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamd.ctl.app", "-s", ",".join(cluster.urls),
+         "tail", "T", "--all", "--count", "60", "--raw"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen: list[str] = []
+
+    def publish(first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            sent = run_ctl("pub", "t", str(number), "--stream", "-H", f"Nats-Msg-Id:{number}")
+            assert sent.status == 0, sent
+        while len(seen) < last:
+            seen.append(process.stdout.readline().strip() if process.stdout else "")
+
+    try:
+        publish(1, 20)
+        moved = run_ctl("server", "step-down", "--stream", "T", "--yes", "-o", "json")
+        assert moved.status == 0, moved
+        publish(21, 40)
+        cluster.kill("n1")  # the first of its URLs: it is connected there
+        cluster.leader("T", but="n1")
+        publish(41, 60)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert seen == [str(number) for number in range(1, 61)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.ctl.conftest import Ctl, check_golden, run_ctl
 
@@ -80,3 +82,34 @@ def test_no_server_is_told_with_the_next_step(own_home: Path) -> None:
     assert found.status == 1
     assert "no connection to nats://127.0.0.1:9" in found.err
     assert "try: --server, NATS_URL" in found.err
+
+
+def test_yaml_says_what_json_says(ctl: Ctl) -> None:
+    ctl("stream", "add", "YAML", "--subject", "yaml", "--description", "a: b # c")
+    as_json = ctl("stream", "info", "YAML", "-o", "json").data
+    as_yaml = yaml.safe_load(ctl("stream", "info", "YAML", "-o", "yaml").out)
+    assert as_yaml["config"] == as_json["config"]
+    assert as_yaml["config"]["description"] == "a: b # c"
+
+
+def test_descriptions_are_laid_out(ctl: Ctl) -> None:
+    """Golden outputs of info, with the names of servers as one sign."""
+    ctl("stream", "add", "LOOK", "--subject", "look.>", "--max-bytes", "1GiB", "--replicas", "3")
+    shown = re.sub(r"\bn[123]\b", "nX", ctl("stream", "info", "LOOK").golden)
+    check_golden("stream_info", re.sub(r"nX, [\w ,]+? entries", "nX, STATE", shown))
+    ctl("consumer", "add", "LOOK", "eye", "--filter", "look.a", "--description", "sees a")
+    shown = re.sub(r"\bn[123]\b", "nX", ctl("consumer", "info", "LOOK", "eye").golden)
+    check_golden("consumer_info", shown)
+    report = re.sub(r"\bn[123]\b", "nX", ctl("stream", "subjects", "LOOK").golden)
+    check_golden("stream_subjects_none", report)
+
+
+def test_a_configuration_of_another_stream_is_taken_as_it_is(ctl: Ctl, tmp_path: Path) -> None:
+    """An answer of `info` as --config makes a stream of the same shape under another name."""
+    ctl("stream", "add", "FROM", "--subject", "from.x", "--max-msgs", "7", "--deny-delete")
+    path = tmp_path / "from.json"
+    path.write_text(ctl("stream", "info", "FROM", "-o", "json").out)
+    words = ["--config", str(path), "--subject", "to.x"]
+    assert ctl("stream", "add", "TO", *words).status == 0
+    config = ctl("stream", "info", "TO", "-o", "json").data["config"]
+    assert (config["max_msgs"], config["deny_delete"], config["subjects"]) == (7, True, ["to.x"])

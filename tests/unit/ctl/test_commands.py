@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import jsonschema
 import pytest
 
 from streamd.ctl import app
@@ -109,3 +110,23 @@ def test_commands_complete(
     with pytest.raises(SystemExit):
         app.main([])
     assert capsys.readouterr().out.splitlines()[:2] == ["plain", "info"]
+
+
+TEXT_ONLY = {
+    "cluster down", "cluster logs", "cluster restart", "completion", "context delete",
+    "context save", "context select", "discarded replay", "discarded show", "health",
+    "object get", "reply",
+}  # fmt: skip
+
+
+def test_every_output_has_a_schema() -> None:
+    """But for those of commands that print text only; and there is none of a command that is
+    gone."""
+    path = ROOT / "streamd" / "ctl" / "schemas" / "outputs.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema({"$defs": known["$defs"]})
+    described = set(known["outputs"])
+    assert sorted(KNOWN.keys() - TEXT_ONLY - described) == []
+    assert sorted(described - KNOWN.keys()) == []
+    for schema in known["outputs"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
