@@ -516,6 +516,7 @@ class Upload:
         info = infos.stream_info(context, handle)
         info.pop("cluster", None)
         self._send({"type": _TYPE + "stream_create_response"} | info)
+        context.advisories.stream_action("CREATED", "create", handle.name)
         context.advisories.restore_completed(
             handle.name, self._start_ns, self._received_bytes, self._client
         )

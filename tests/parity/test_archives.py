@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -187,3 +189,59 @@ def test_refusals_are_those_of_nats_server(ours: ServerProcess, peer: ServerProc
             await nc.close()
 
     assert asyncio.run(run(ours)) == asyncio.run(run(peer))
+
+
+def test_advisories_have_the_fields_of_nats_server(
+    ours: ServerProcess, peer: ServerProcess
+) -> None:
+    """The same advisories in the same order, each with the same fields."""
+
+    async def run(server: ServerProcess) -> list[Any]:
+        nc = await nats.connect(server.url, name="backup")
+        try:
+            sub = await nc.subscribe("$JS.EVENT.ADVISORY.STREAM.*.ADV")
+            config = {"name": "ADV", "subjects": ["adv"], "storage": "file", "num_replicas": 1}
+            await api(nc, "STREAM.CREATE.ADV", config | {"retention": "limits"})
+            await publish(nc, "adv", b"x")
+            begun, blob = await archive(nc, "ADV")
+            await api(nc, "STREAM.DELETE.ADV")
+            await restore(nc, begun, blob)
+            found: list[Any] = []
+            while not found or found[-1][0] != "restore_complete":
+                advisory = json.loads((await sub.next_msg(timeout=20)).data)
+                kind = advisory["type"].rpartition(".")[2]
+                found.append((kind, list(advisory), sorted(advisory.get("client", ()))))
+            await api(nc, "STREAM.DELETE.ADV")
+            return found
+        finally:
+            await nc.close()
+
+    assert asyncio.run(run(ours)) == asyncio.run(run(peer))
+
+
+def test_archives_of_an_old_nats_server_restore(ours: ServerProcess, tmp_path: Path) -> None:
+    """A tar, of a server before 2.15 (STREAMD_OLD_PEER), with all that was in the stream."""
+    binary = os.environ.get("STREAMD_OLD_PEER", "")
+    if not binary:
+        pytest.skip("no nats-server before 2.15 to take an archive from (STREAMD_OLD_PEER)")
+
+    async def run(old: ServerProcess) -> None:
+        one, other = await nats.connect(old.url), await nats.connect(ours.url)
+        try:
+            await fill(one, "OLD")
+            begun, blob = await archive(one, "OLD")
+            before = await content(one, "OLD")
+            await restore(other, begun, blob)
+            after = await content(other, "OLD")
+            for consumer in (*before[2], *after[2]):
+                if not consumer["ack_floor"]["consumer_seq"]:
+                    del consumer["ack_floor"]  # of one that acked nothing they show it otherwise
+            assert after == before
+            await api(other, "STREAM.DELETE.OLD")
+        finally:
+            await one.close()
+            await other.close()
+
+    with ServerProcess(binary, directory=tmp_path / "old") as old:
+        old.start()
+        asyncio.run(run(old))

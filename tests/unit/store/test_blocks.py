@@ -492,6 +492,52 @@ def test_scan_gives_all_records_or_says_where_they_end() -> None:
         list(store.scan(1, end))
 
 
+def test_a_held_block_is_read_after_it_died_and_goes_when_it_is_let_go() -> None:
+    """Two readers of one moment: the file stays, whatever snapshots say, until both have ended."""
+    disk, thread = SimDisk(), SimThread()
+    store, errors = opened(disk, thread)
+
+    def snapshot(index: int) -> None:
+        store.save_snapshot(
+            index=index, term=1, chain=0, state=b"", index_db=b"", tail=(2, 64), done=lambda: None
+        )
+        thread.run()
+
+    blob = blob_of(1, 5)
+    store.apply([(APPEND, 1, 64, blob)])
+    one, other = store.hold(), store.hold()
+    store.apply([(APPEND, 2, 64, blob_of(6, 1)), (DROP, 1)])
+    for index in (1, 2, 3):
+        snapshot(index)
+    found: list[object] = []
+    one.read(1, 64, 40, found.append)
+    thread.run()
+    record = next(fmt.scan(blob))
+    (read,) = found
+    assert isinstance(read, bytes) and read[: record.length] == blob[: record.length]
+    one.close()
+    thread.run()
+    assert disk.exists(f"{DIRECTORY}/1.blk")
+    other.close()
+    thread.run()
+    assert not disk.exists(f"{DIRECTORY}/1.blk") and not errors
+
+
+def test_a_held_memory_stream_is_what_it_was() -> None:
+    """Dropped, appended to and closed meanwhile."""
+    store = MemoryStreamStore(7)
+    first, second = blob_of(1, 3), blob_of(4, 2)
+    store.apply([(APPEND, 1, 64, first)])
+    held = store.hold()
+    store.apply([(APPEND, 1, 64 + len(first), second), (DROP, 1)])
+    found: list[object] = []
+    held.read(1, 64, 1 << 20, found.append)
+    held.read(1, 64 + len(first), 10, found.append)
+    held.read(2, 64, 10, found.append)
+    assert found[0] == first
+    assert all(isinstance(each, CorruptionError) for each in found[1:])
+
+
 def test_a_dropped_block_is_removed_only_when_two_snapshots_do_without_it() -> None:
     disk, thread = SimDisk(), SimThread()
     store, _ = opened(disk, thread)
