@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from streamd import limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
@@ -31,20 +29,24 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
         info["domain"] = context.domain
     if context.is_clustered:
         info["cluster"] = cluster_infos.cluster_block(context.node, handle.uid, machine.config)
-    if machine.config.get("mirror") or machine.config.get("sources"):
-        info |= _origins(machine.config, handle.origin_infos())
+    info |= origins(handle)
     info["ts"] = times.format_ns(context.clock.now_ns())
     return info
 
 
-def _origins(config: StreamConfig, infos: Mapping[str, OriginInfo]) -> Document:
-    """Return `mirror` or `sources` of a StreamInfo."""
-    mirror = config.get("mirror")
+def origins(handle: StreamHandle) -> Document:
+    """Return `mirror` or `sources` of a StreamInfo; of other streams nothing."""
+    config = handle.machine.config
+    mirror, sources = config.get("mirror"), config.get("sources")
+    if not (mirror or sources):
+        return {}
+    infos = handle.origin_infos()
     if mirror:
         return {"mirror": _origin(mirror, infos.get(MIRROR), has_seq=False)}
-    sources = config.get("sources") or []
     return {
-        "sources": [_origin(each, infos.get(index_name(each)), has_seq=True) for each in sources]
+        "sources": [
+            _origin(each, infos.get(index_name(each)), has_seq=True) for each in sources or ()
+        ]
     }
 
 

@@ -123,6 +123,14 @@ def harsh_world(seed: int) -> DirectedWorld:
     )
 
 
+def copies_world(seed: int) -> DirectedWorld | None:
+    """Where links break often, so that deliveries are lost while both ends go on; or None: all
+    kinds of faults."""
+    if seed % 2 == 0:
+        return None
+    return DirectedWorld(("broken connection", "bad network", "step-down"), pace=0.1)
+
+
 def disks_world(seed: int) -> DirectedWorld:
     """A world in which the blocks of a node and its log are on two disks, and one of them fails."""
     rng = random.Random(f"disks/{seed}")

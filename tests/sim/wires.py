@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.sim.workload import Client
 
 Message = tuple[bytes, bytes, bytes, bytes]
+LOST_SHARE = 0.01  # of what goes to a stream at another node: core NATS promises no delivery
 LOOK_US = 50 * MS  # how long news of interest take
 
 
@@ -137,6 +138,10 @@ class SimWires:
             if listener is self:
                 self._process.schedule(100, self._take, to, batch)
             elif listener is not None:
+                process = self._process
+                if process.host.rng.random() < LOST_SHARE:
+                    process.world.fault("delivery lost")
+                    return
                 rows = [list(message) for message in batch]
                 self._process.peers.note(listener._process.name, "own.msgs", [to, rows])
             return

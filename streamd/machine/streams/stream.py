@@ -232,6 +232,21 @@ class StreamMachine:
         return self.content.last_msg_id
 
     @property
+    def listed_count(self) -> int:
+        """The number of consumers without those by which other streams copy this one."""
+        return self._consumers.listed_count
+
+    def listed_names(self) -> list[str]:
+        """Return the names of the consumers that `listed_count` counts."""
+        direct = self._consumers.direct_names
+        return [name for name in self.consumers if name not in direct]
+
+    @property
+    def direct_names(self) -> list[str]:
+        """The names of the others, in order."""
+        return sorted(self._consumers.direct_names)
+
+    @property
     def digest(self) -> int:
         """64-bit content digest of the live messages (machine/digest.py)."""
         return self.index.live.digest

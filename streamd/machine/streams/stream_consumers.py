@@ -42,6 +42,7 @@ class StreamConsumers:
         self.name = content.name
         self.index = content.index
         self.by_name: dict[str, Consumer] = {}
+        self.direct_names: dict[str, None] = {}  # of those by which other streams copy this one
         self.by_uid: dict[Uid, Consumer] = {}
         self._interest: InterestIndex[Consumer] | None = None  # of `by_name`
         # With it: consumers that had another filter before, and may hold what matches that.
@@ -55,11 +56,13 @@ class StreamConsumers:
     @property
     def listed_count(self) -> int:
         """The number of consumers without those by which other streams copy this one."""
-        return sum(not each.config.get("direct") for each in self.by_name.values())
+        return len(self.by_name) - len(self.direct_names)
 
     def add(self, consumer: Consumer) -> None:
         """Enter a consumer that is new or comes from a snapshot."""
         self.by_name[consumer.name] = self.by_uid[consumer.uid] = consumer
+        if consumer.config.get("direct"):
+            self.direct_names[consumer.name] = None
 
     def enter(self, consumer: Consumer) -> None:
         """Enter a consumer that an entry brought."""
@@ -113,6 +116,7 @@ class StreamConsumers:
         if consumer is None or uid not in (0, consumer.uid):
             return errors.CONSUMER_NOT_FOUND()
         del self.by_name[name]
+        self.direct_names.pop(name, None)
         del self.by_uid[consumer.uid]
         self._refiltered.pop(consumer, None)
         if self._interest is not None:

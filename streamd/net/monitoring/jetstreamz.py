@@ -74,6 +74,11 @@ class JetStreamSources:
         state: Document = self._infos.stream_state(machine.state(), machine.config)
         return state
 
+    def origins(self, handle: StreamHandle) -> Document:
+        """Return what a mirror, or a stream with sources, tells of what it copies."""
+        found: Document = self._infos.origins(handle)
+        return found
+
     def stream_config(self, handle: StreamHandle) -> StreamConfig:
         return self._shown(handle.machine.config)
 
@@ -116,7 +121,7 @@ class _Totals:
 
     def add(self, machine: StreamMachine, *, leads: bool) -> None:
         """Count one stream."""
-        config, index, consumer_count = machine.config, machine.index, len(machine.consumers)
+        config, index, consumer_count = machine.config, machine.index, machine.listed_count
         reserved = max(0, config.get("max_bytes", -1))
         self.streams += 1
         self.consumers += consumer_count
@@ -234,9 +239,9 @@ class JetStreamz:
                 "raft",
                 "leader-only",
                 "stream-leader-only",
+                "direct-consumers",
             )
         }
-        flag(query, "direct-consumers")  # accepted for the tools that send it
         account = query.get("acc", "")
         part = _Page(query, is_whole=is_whole)
         if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
@@ -351,6 +356,7 @@ class JetStreamz:
         if flags["config"]:
             detail["config"] = js.stream_config(replica)
         detail["state"] = js.stream_state(replica)
+        detail |= js.origins(replica)
         if flags["digest"]:
             detail["uid"] = machine.uid
             detail["applied"] = machine.applied
@@ -358,14 +364,19 @@ class JetStreamz:
             detail |= self._block_detail(replica.uid)
             if self.is_clustered:
                 detail |= self._replica_detail(replica.uid)
-        names = part.consumers(machine.consumers) if flags["consumers"] else []
+        names = part.consumers(machine.listed_names()) if flags["consumers"] else []
         if names:
-            if len(names) < len(machine.consumers):
-                detail["consumers_total"] = len(machine.consumers)
+            if len(names) < machine.listed_count:
+                detail["consumers_total"] = machine.listed_count
                 detail["consumers_offset"] = part.consumers_offset
             detail["consumer_detail"] = Rows(
                 self._consumer_rows(replica, names, has_config=flags["config"])
             )
+        if flags["direct-consumers"] and flags["consumers"]:
+            direct = machine.direct_names
+            if direct:
+                rows = self._consumer_rows(replica, direct, has_config=flags["config"])
+                detail["direct_consumer_detail"] = Rows(rows)
         if flags["raft"] and self.is_clustered:
             if "raft_group" in cluster:
                 detail["stream_raft_group"] = cluster["raft_group"]

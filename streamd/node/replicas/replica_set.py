@@ -311,7 +311,7 @@ class ReplicaSet:
         replica.is_ready = False
         self._roles.place(asset.key)
         if is_led and is_deleted:
-            names = list(replica.machine.consumers)
+            names = replica.machine.listed_names()
             self.on_events(replica, [("consumer_deleted", {"consumer": name}) for name in names])
 
         def closed() -> None:

@@ -459,3 +459,24 @@ def consumer_that_acks_otherwise(at: Recorder) -> None:
     at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O", "consumer": used}})
     at.wait_until(lambda: "error" in info(at, "M").get("mirror", {}), WITHIN_S)
     info(at, "M", is_quiet=False)
+
+
+@scenario
+def monitoring(at: Recorder) -> None:
+    """Streams tell what they copy; consumers for that are not counted, and shown on demand."""
+    origin(at, "o.a")
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}}, is_quiet=True)
+    connected(at, "M")
+
+    def kept(page: Any) -> Any:
+        streams = page["account_details"][0]["stream_detail"]
+        rows = [
+            {key: each.get(key) for key in ("name", "mirror", "sources", "consumer_detail")}
+            | {"direct": len(each.get("direct_consumer_detail", []))}
+            for each in sorted(streams, key=lambda each: str(each["name"]))
+        ]
+        return {"consumers": page["consumers"], "streams": rows}
+
+    at.http("/jsz?accounts=1&streams=1&consumers=1", kept)
+    at.http("/jsz?accounts=1&streams=1&consumers=1&direct-consumers=1", kept)
+    at.http("/jsz?accounts=1&streams=1&direct-consumers=1", kept)

@@ -88,7 +88,10 @@ def machine(**changes: Any) -> SimpleNamespace:
         "config": {"storage": "file", "max_bytes": 100},
         "index": SimpleNamespace(count=4, live=SimpleNamespace(bytes=400)),
     }  # fmt: skip
-    return SimpleNamespace(**(values | changes))
+    given = SimpleNamespace(**(values | changes))
+    names = list(given.consumers)
+    given.listed_count, given.listed_names, given.direct_names = len(names), lambda: names, []
+    return given
 
 
 class Streams:
@@ -126,6 +129,9 @@ class Streams:
 
     def api_pending(self) -> int:
         return 1
+
+    def origins(self, handle: Any) -> dict[str, Any]:
+        return {}
 
     def stream_state(self, handle: Any) -> dict[str, Any]:
         return {"messages": 4}

@@ -104,6 +104,9 @@ class Nodes(Streams):
             "digest": 1, "digest_index": 1,
         }  # fmt: skip
 
+    def origins(self, handle: Any) -> dict[str, Any]:
+        return {}
+
     def stream_state(self, handle: Any) -> dict[str, Any]:
         self._counted.one()
         return {"messages": 4}
