@@ -107,6 +107,8 @@ class TokenError(StreamdError):
 class JsError(RequestError):
     """Refusal of the JetStream API, as it goes to the client."""
 
+    field = ""  # of the request, with those it is in: "config.max_msgs"; "": none, or not known
+
     def __init__(self, code: int, err_code: int, description: str) -> None:
         self.code = code  # HTTP-like class
         self.err_code = err_code  # what clients test

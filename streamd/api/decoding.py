@@ -37,6 +37,8 @@ _DEPTH_MAX: Final = 100  # of nesting; the deepest request has five
 class _Refused(Exception):
     """A value that is not what its field wants; the text is the whole reason."""
 
+    field = ""  # with those it is in, outermost first
+
 
 class Shape:
     """The fields of one JSON object and their types.
@@ -86,7 +88,7 @@ def decode(body: bytes, shape: Shape, *, is_strict: bool = True) -> Document:
         try:
             _fill_top(out, value, shape, is_strict)
         except _Refused as err:
-            raise errors.INVALID_JSON(err=err) from None
+            raise _invalid(err) from None
         position = _skip_space(text, position)
     return out
 
@@ -103,8 +105,14 @@ def decode_one(body: bytes, shape: Shape) -> Document:
     try:
         _fill_top(out, value, shape, is_strict=False)
     except _Refused as err:
-        raise errors.INVALID_JSON(err=err) from None
+        raise _invalid(err) from None
     return out
+
+
+def _invalid(err: _Refused) -> JsError:
+    refusal = errors.INVALID_JSON(err=err)
+    refusal.field = err.field
+    return refusal
 
 
 def is_empty_request(body: bytes) -> bool:
@@ -135,12 +143,18 @@ def _fill(out: Document, given: Document, shape: Shape, path: str, is_strict: bo
         field = shape.find(key)
         if field is None:
             if is_strict:
-                raise _Refused(f"json: unknown field {json.dumps(key, ensure_ascii=False)}")
+                unknown = _Refused(f"json: unknown field {json.dumps(key, ensure_ascii=False)}")
+                unknown.field = key
+                raise unknown
             continue
         wanted = shape.fields[field]
         if value is None and not isinstance(wanted, Enum):
             continue
-        out[field] = _convert(value, wanted, f"{path}.{field}", is_strict)
+        try:
+            out[field] = _convert(value, wanted, f"{path}.{field}", is_strict)
+        except _Refused as err:
+            err.field = f"{field}.{err.field}" if err.field else field
+            raise
 
 
 def _convert(value: object, wanted: FieldType, path: str, is_strict: bool) -> object:

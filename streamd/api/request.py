@@ -12,6 +12,7 @@ from streamd.api.advisories import Advisories, ApiClient
 from streamd.api.direct_mirrors import DirectMirrors
 from streamd.config.account_options import AccountJetStream
 from streamd.errors import CorruptionError, JsError
+from streamd.machine import message_headers
 from streamd.machine.commands import Command
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import Answer, Clock, Done, NodeHandle, StreamHandle, Wires
@@ -224,6 +225,10 @@ class Endpoint:
         self.blank = blank or {}  # what an error response holds beside the error
 
 
+ERROR_DETAIL: Final = b"Nats-Error-Detail"
+"""Header of a request; "true": a refusal says more than nats-server's."""
+
+
 class Request:
     """A request on its way to its answer; answered or refused exactly once."""
 
@@ -289,8 +294,27 @@ class Request:
             park(self)
             return
         self.context.counts.errors += 1
-        head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": error.as_json()}
+        shown = error.as_json()
+        if self.headers and message_headers.get(self.headers, ERROR_DETAIL) == b"true":
+            shown["detail"] = self._detail(error)
+        head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": shown}
         self._send(head | self.endpoint.blank, is_audited=True)
+
+    def _detail(self, error: JsError) -> Document:
+        """Return what a client that asks is told of an error besides: docs/extensions.md."""
+        detail: Document = {"reason": error.description, "retriable": error.code == 503}
+        if error.field:
+            detail["field"] = error.field
+        if error.code == 503:
+            node, where = self.context.node, self.endpoint.where
+            # A change that went into some log may have been done, whatever became of its leader.
+            is_undone = self.endpoint.is_read or isinstance(error, errors.Unserved)
+            detail["outcome"] = "not done" if is_undone else "unknown"
+            asset = self.context.asset(self.names[0]) if self.names and where != META else None
+            leader = node.meta_leader if asset is None else node.leader_of(asset.uid)
+            if leader:
+                detail["leader"] = leader
+        return detail
 
     def status(self, block: bytes) -> None:
         """Send a header-only message: for requests whose answers are messages."""

@@ -340,6 +340,26 @@ def test_a_linearizable_direct_get_is_answered_by_the_leader_or_not_at_all(world
     assert found[0].startswith(b"NATS/1.0 503 No Leader")
 
 
+def test_a_retriable_error_names_the_leader_to_a_client_that_asks(world: World) -> None:
+    """Requests that waited in vain: for a leader, and for a link to one."""
+    asked = b"NATS/1.0\r\nNats-Error-Detail: true\r\n\r\n"
+    uid = world.make("S", num_replicas=3, subjects=["s"]).uid
+    world.leaders[uid] = ""
+    reply = world.send("n2", "STREAM.INFO.S", headers=asked)
+    world.pass_ms(limits.API_PARKED_MS + 1000)
+    (found,) = world.replies(reply)
+    error = json.loads(found[1])["error"]
+    assert (error["code"], error["detail"]["retriable"]) == (503, True)
+    assert error["detail"]["outcome"] == "not done"
+    assert "leader" not in error["detail"]
+    world.leaders[uid] = "n1"
+    world.down.add("n1")  # no link leads there from here
+    reply = world.send("n2", "STREAM.INFO.S", headers=asked)
+    world.pass_ms(limits.API_PARKED_MS + 1000)
+    (found,) = world.replies(reply)
+    assert json.loads(found[1])["error"]["detail"]["leader"] == "n1"
+
+
 def test_audit_names_the_client_and_its_server(world: World) -> None:
     world.wires.heard = (b"$JS.EVENT.ADVISORY.API",)
     facts = {"ip": "10.0.0.9", "start_ns": 1, "rtt_ns": 2, "user": "u", "name": "app"}

@@ -276,3 +276,18 @@ def test_a_linearizable_direct_get_waits_for_the_barrier(bed: Bed) -> None:
     stream.store("t.1", b"newest")
     held[0]()
     assert bed.wires.sent[-1][3] == b"newest"
+
+
+def test_a_client_that_asks_is_told_which_field_is_at_fault(bed: Bed) -> None:
+    """`Nats-Error-Detail: true`: field and reason beside the standard error, which is as ever."""
+    asked = b"NATS/1.0\r\nNats-Error-Detail: true\r\n\r\n"
+    body = {"name": "U", "placement": {"tags": 5}}
+    plain = bed.ask("STREAM.CREATE.U", body)["error"]
+    told = bed.ask("STREAM.CREATE.U", body, asked)["error"]
+    assert told == plain | {
+        "detail": {"reason": plain["description"], "retriable": False, "field": "placement.tags"}
+    }
+    told = bed.ask("STREAM.CREATE.U", {"name": "U", "colour": "red"}, asked)["error"]
+    assert told["detail"]["field"] == "colour"
+    told = bed.ask("STREAM.INFO.NONE", b"", asked)["error"]
+    assert told["detail"] == {"reason": "stream not found", "retriable": False}
