@@ -66,6 +66,7 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
                 open_connections=lambda: opened,
                 closed_connections=lambda: lists.get("closed", []),
                 stats_of=lambda stats: stats,
+                leafs_of=lambda _: [],
                 account_traffic=lambda _: at_once(Traffic(1, 2, 3, 4, len(opened), 9, 5, 1, 0, 6)),
                 sublist=lambda account=None: at_once(SublistStats(5, 2, 6, 1, 3, 1.5)),
                 subscriptions=lambda account=None: (
