@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +108,22 @@ def test_names_complete(
         with pytest.raises(SystemExit):
             app.main([])
         assert wanted in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
+def test_bash_completes_commands_and_names(ctl: Ctl, orders: str) -> None:
+    """By the script that the program prints, as the shell calls it."""
+    ctl("consumer", "add", orders, "in-bash")
+    script = """
+    eval "$(streamctl completion bash)"
+    for words in "stream inf" "stream info OR" "consumer info ORD in-"; do
+      COMP_WORDS=(streamctl $words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+      _streamctl_completion streamctl
+      echo "${COMPREPLY[@]}"
+    done
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout.split("\n") == ["info", "ORD", "in-bash", ""], done.stderr
