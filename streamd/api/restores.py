@@ -181,7 +181,7 @@ class Restores:
             self._end(uid, answer)
 
     def _end(self, uid: Uid, answer: Answer) -> None:
-        """Have the meta group say that a stream is whole."""
+        """Propose to the meta group that a stream is whole."""
         server = self._server
         asset = server.node.meta.streams_by_uid.get(uid)
         if asset is None:
@@ -295,7 +295,7 @@ class Restores:
 
 
 class Upload:
-    """One archive on its way into the stream that this node leads."""
+    """Archive on its way into the stream that this node leads."""
 
     def __init__(
         self,
@@ -497,7 +497,7 @@ class Upload:
         return [commands.IMPORT_CONSUMER, now_ns, consumer.name, normal, now_ns, state]
 
     def _complete(self) -> None:
-        """All is applied: the stream comes into being."""
+        """Bring the stream into being: its archive is applied."""
         self._is_over = True
         self._stop()
 

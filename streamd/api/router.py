@@ -15,8 +15,8 @@ from streamd.api import (
     direct_get,
     message_endpoints,
     restores,
-    snapshots,
     stream_endpoints,
+    stream_snapshots,
 )
 from streamd.api.advisories import Advisories, ApiClient
 from streamd.api.forwarding import FORWARD, Forwarding
@@ -110,7 +110,7 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
         "STREAM.PURGE": row(
             "stream_purge", stream_endpoints.purge, 1, where=STREAM, blank={"purged": 0}
         ),
-        "STREAM.SNAPSHOT": row("stream_snapshot", snapshots.snapshot, 1, where=STREAM),
+        "STREAM.SNAPSHOT": row("stream_snapshot", stream_snapshots.snapshot, 1, where=STREAM),
         "STREAM.RESTORE": row(
             "stream_restore", restores.restore, 1, where=META, blank={"deliver_subject": ""}
         ),

@@ -31,7 +31,7 @@ class SegmentFact:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """One stream of one moment."""
+    """Stream as of one moment."""
 
     config: Document
     state: Document  # as the API shows it
@@ -74,7 +74,7 @@ def consumer_document(consumer: ArchivedConsumer) -> Document:
 
 @dataclass(frozen=True)
 class BackupRecord:
-    """One backup of some streams."""
+    """Backup of some streams."""
 
     name: str
     server: str

@@ -212,6 +212,7 @@ def test_limits_times_and_ids_hold_of_what_is_restored(server: ServerProcess, ru
         assert (await restored(retention="interest"))["messages"] == 40
         assert (await restored(storage="memory"))["messages"] == 40
         assert (await restored(sealed=True))["messages"] == 40
+        assert (await restored(compression="s2"))["messages"] == 40
         with pytest.raises(TransferError, match="maximum message size"):
             await restored(max_msg_size=50)
 
