@@ -31,7 +31,7 @@ SPREAD: dict[str, range] = {
     GROWTH: range(1, 102, 34),
     SHORT_MEMORY: range(1, 22, 10),
     TAILS: range(1, 13, 3),
-    COPIES: range(1, 91, 30),
+    COPIES: range(1, 92, 31),
     ENCRYPTED: range(1, 42, 20),
 }
 # As many from 1 on for the proof, times its `--times`.
