@@ -37,7 +37,7 @@ from tests.parity.test_auth_callout import SERVICE_XKEY, Service
 from tests.wire import CONNECT, Wire
 
 __all__ = ["modules"]  # a fixture
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NOW_S = int(time.time())
 STORING = {
     **UNLIMITED,
