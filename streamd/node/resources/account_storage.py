@@ -60,10 +60,14 @@ class AccountStorage:
     def forget(self, uid: Uid) -> None:
         """Count a replica no more: it is closed. What its leader says of the stream counts on."""
         self._shares.pop(uid, None)
+        self._uncounted.discard(uid)
+        self._untold.discard(uid)
         self._count_told(uid)
 
     def mark_changed(self, uid: Uid, *, is_leading: bool) -> None:
-        """Note that a stream that is here holds more, or less."""
+        """Note that a stream that is here holds more, or less. One that is closed is not here."""
+        if uid not in self._shares:
+            return
         self._uncounted.add(uid)
         if is_leading and self._peers is not None:
             self._untold.add(uid)
