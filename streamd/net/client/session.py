@@ -87,7 +87,7 @@ Action: TypeAlias = tuple[Any, ...]
 
 PUBLISH: Final = protocol.PUBS
 """(PUBLISH, subjects, replies, headers, payloads): route these; the columns of an event PUBS."""
-PUBLISH_TRACED: Final = 24
+PUBLISH_TRACED: Final = 30
 """(PUBLISH_TRACED, msg): route a `TracedMsg`."""
 SUBSCRIBE: Final = 11  # (SUBSCRIBE, sub)
 UNSUBSCRIBE: Final = 12  # (UNSUBSCRIBE, sub): end it; the connection takes it out of `subs`

@@ -298,3 +298,13 @@ def test_new_permissions_end_and_filter_subscriptions() -> None:
     assert kinds(todo) == [actions.SEND_ERROR, actions.UNSUBSCRIBE, actions.REROUTE]
     assert todo[1][1].sid == b"1" and todo[2][1] == b"x.*"
     assert side.session.subs[b"2"].is_filtered
+
+
+def test_each_action_has_a_number_of_its_own() -> None:
+    """Of two with one number the connection would carry out the wrong one."""
+    numbers = [
+        value
+        for name, value in vars(actions).items()
+        if name.isupper() and not name.startswith("_") and type(value) is int
+    ]
+    assert len(numbers) > 14 and len(set(numbers)) == len(numbers), sorted(numbers)
