@@ -31,6 +31,7 @@ PRIORITY_GROUP_NAME_MAX: Final = 16
 API_PARKED_MAX: Final = 1024  # requests that wait for a leader; more are told to come back
 API_PARKED_MS: Final = 4000  # and how long: an election is over by then, clients wait 5 s
 API_RETRY_MS: Final = 250  # waiting requests look again, should no leader have been announced
+API_PURGED_AT_ONCE: Final = 128  # streams of an account, each an entry of the meta group's log
 API_LISTS_MAX: Final = 8  # of infos, served at a time; each asks all nodes, 2 ms of each
 API_LISTS_WAITING_MAX: Final = 1024  # then more are dropped: clients wait 5 s
 API_ANSWER_LATE_MS: Final = 1000  # an answer waits so long for what it tells of to be known here

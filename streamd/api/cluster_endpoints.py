@@ -63,7 +63,7 @@ def create_stream(request: Request, config: StreamConfig) -> None:
 
     bounds = account_limits.bounds(context, config)
     command = [commands.CREATE_STREAM, context.clock.now_ns(), config, peers, *bounds]
-    request.propose_meta(command, lambda asset: _show_configured(request, asset, shown))
+    request.propose_meta(command, lambda asset: show_configured(request, asset, shown))
 
 
 def update_stream(request: Request, wanted: StreamConfig) -> None:
@@ -84,7 +84,7 @@ def update_stream(request: Request, wanted: StreamConfig) -> None:
         now_ns = context.clock.now_ns()
         request.propose_meta(
             [commands.UPDATE_STREAM, now_ns, asset.name, config, peers, asset.basis],
-            lambda changed: _show_configured(request, changed, shown),
+            lambda changed: show_configured(request, changed, shown),
             again=lambda: update_stream(request, wanted),
         )
 
@@ -146,11 +146,15 @@ def delete_stream(request: Request) -> None:
     request.propose_meta([commands.DELETE_STREAM, now_ns, asset.name, asset.uid], deleted)
 
 
-def _show_configured(
-    request: Request, asset: StreamAsset, then: Callable[[Document], None]
+def show_configured(
+    request: Request,
+    asset: StreamAsset,
+    then: Callable[[Document], None],
+    owner: ApiContext | None = None,
 ) -> None:
-    """Get the info of a stream once its leader runs the config of `asset`."""
-    context = request.context
+    """Get the info of a stream once its leader runs the config of `asset`. `owner`: of the stream's
+    account, if another one asks."""
+    context = owner or request.context
 
     def ask(outcome: object) -> None:
         if isinstance(outcome, JsError):
@@ -321,24 +325,27 @@ def remove_peer(request: Request) -> None:
     if not found:
         raise errors.CLUSTER_PEER_NOT_MEMBER()
     peers = placement.replace(_cluster(context), asset, found[0])
-    _set_peers(request, asset, peers, again=remove_peer)
+    _set_peers(
+        request, asset, peers, lambda _: request.answer({"success": True}), again=remove_peer
+    )
 
 
 def _set_peers(
-    request: Request, asset: StreamAsset, peers: list[NodeId], again: Callable[[Request], None]
+    request: Request,
+    asset: StreamAsset,
+    peers: list[NodeId],
+    then: Callable[[StreamAsset], None],
+    again: Callable[[Request], None],
 ) -> None:
     """Place a stream's replicas on `peers`, unless it is not what `asset` says by then: `again`
     looks once more."""
     now_ns = request.context.clock.now_ns()
-    request.propose_meta(
-        [commands.SET_PEERS, now_ns, asset.uid, peers, asset.basis],
-        lambda _: request.answer({"success": True}),
-        again=lambda: again(request),
-    )
+    command = [commands.SET_PEERS, now_ns, asset.uid, peers, asset.basis]
+    request.propose_meta(command, then, again=lambda: again(request))
 
 
-def _servers(node: NodeHandle) -> list[NodeId]:
-    """The members of the meta group: all servers of the cluster."""
+def servers(node: NodeHandle) -> list[NodeId]:
+    """Return the members of the meta group: all servers of the cluster."""
     group = node.group_info(META_UID) or {}
     return [node.server_name, *(peer["name"] for peer in group.get("peers") or ())]
 
@@ -358,7 +365,7 @@ def remove_server(request: Request) -> None:
     now_ms = context.clock.monotonic_ms()
     if now_ms < context.server.removing_until_ms or group.get("is_changing"):
         raise errors.CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT()
-    names = _servers(node)
+    names = servers(node)
     peer_id, name = wanted.get("peer_id", ""), wanted.get("peer", "")
     found = [each for each in names if (short_hash(each) == peer_id if peer_id else each == name)]
     if not found:
@@ -386,12 +393,23 @@ def remove_server(request: Request) -> None:
 
 def cancel_move(request: Request) -> None:
     """`STREAM.CANCEL_MOVE.<stream>`: the replicas stay where they are."""
-    asset = request.asset()
+    keep_members(request, request.context, request.asset(), again=cancel_move)
+
+
+def keep_members(
+    request: Request, owner: ApiContext, asset: StreamAsset, again: Callable[[Request], None]
+) -> None:
+    """Have a stream's replicas stay where they are; answer with its info, as `owner`'s account
+    sees it."""
     # Those who were members first; who was wanted meanwhile comes behind.
     peers = list(asset.members)[: asset.config["num_replicas"]]
     if set(asset.peers) == set(peers):
         raise errors.STREAM_RECONFIGURE_NOT_IN_PROGRESS()
-    _set_peers(request, asset, peers, again=cancel_move)
+
+    def kept(changed: StreamAsset) -> None:
+        show_configured(request, changed, request.answer, owner)
+
+    _set_peers(request, asset, peers, kept, again)
 
 
 def step_down_stream(request: Request) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypedDict, Unpack
 from streamd import errors, limits
 from streamd.api import (
     account_endpoints,
+    account_operations,
     cluster_endpoints,
     consumer_endpoints,
     direct_get,
@@ -56,6 +57,8 @@ _READS: Final = (
 # What concerns servers rather than a stream's own messages. That another member is to lead a stream
 # or a consumer harms nobody: it is an account's, as with nats-server.
 _ADMINISTRATIVE: Final = (
+    "ACCOUNT.STREAM.MOVE",
+    "ACCOUNT.STREAM.CANCEL_MOVE",
     "META.LEADER.STEPDOWN",
     "SERVER.REMOVE",
     "STREAM.PEER.REMOVE",
@@ -63,7 +66,9 @@ _ADMINISTRATIVE: Final = (
     "STREAM.CANCEL_MOVE",
 )
 # What the system account may ask for, which has no JetStream of its own.
-_OF_SERVERS: Final = (b"$JS.API.META.", b"$JS.API.SERVER.")
+_OF_SERVERS: Final = (b"$JS.API.META.", b"$JS.API.SERVER.", b"$JS.API.ACCOUNT.")
+# What nobody but the system account is heard about, for it names any account.
+_OF_ACCOUNTS: Final = b"$JS.API.ACCOUNT."
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
 _PAGED: Final[Document] = {"total": 0, "offset": 0, "limit": 0}
 
@@ -85,7 +90,9 @@ class More(TypedDict, total=False):
     is_audited: bool
 
 
-def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
+def _table(
+    operations: account_operations.AccountOperations, *, is_clustered: bool
+) -> dict[str, Endpoint]:
     def row(type_name: str, serve: Serve, names: int = 0, **more: Unpack[More]) -> Endpoint:
         return Endpoint(type_name and f"{type_name}_response", serve, name_count=names, **more)
 
@@ -162,6 +169,8 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
             "consumer_leader_stepdown", cluster_endpoints.step_down_consumer, 2, where=STREAM
         ),
     }
+    table["ACCOUNT.PURGE"] = row("account_purge", operations.purge, 1, where=META)
+    table["ACCOUNT.PURGE"].is_administrative = True
     for name in _READS:
         table[name].is_read = True
     for name in _LISTS:
@@ -171,6 +180,10 @@ def _table(*, is_clustered: bool) -> dict[str, Endpoint]:
             "meta_leader_stepdown", cluster_endpoints.step_down_meta, 0
         )
         table["SERVER.REMOVE"] = moving("meta_server_remove", cluster_endpoints.remove_server, 0)
+        table["ACCOUNT.STREAM.MOVE"] = moving("stream_update", operations.move, 2)
+        table["ACCOUNT.STREAM.CANCEL_MOVE"] = moving(
+            "stream_cancel_move", operations.cancel_move, 2
+        )
         for name in _ADMINISTRATIVE:
             table[name].is_administrative = True
     return table
@@ -251,7 +264,8 @@ class Router:
         self._accounts = accounts
         self._contexts: dict[str, ApiContext] = {}
         self.context = self.context_of(ACCOUNT)
-        self._table = _table(is_clustered=node.is_clustered)
+        operations = account_operations.AccountOperations(self.context_of, accounts.with_jetstream)
+        self._table = _table(operations, is_clustered=node.is_clustered)
         # Its names: the stream, and what follows it as one.
         self._direct = Endpoint("", direct_get.get, where=REPLICA)
         self._forwarding: Forwarding | None = None
@@ -400,6 +414,10 @@ class Router:
                     self._found.clear()
                 self._found[subject] = found
             if found is None:
+                return None
+            if subject.startswith(_OF_ACCOUNTS) and (
+                context.account != self._accounts.system_account
+            ):
                 return None
             endpoint, names = found
         return Request(context, endpoint, subject, names, reply, headers, payload, client)

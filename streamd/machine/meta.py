@@ -74,6 +74,11 @@ class StreamAsset(NamedTuple):
         return bool(self.config.get("storage", "file") == "file")
 
     @property
+    def is_moving(self) -> bool:
+        """True while others are members of its group than are wanted."""
+        return set(self.peers) != set(self.members)
+
+    @property
     def basis(self) -> list[Uid | NodeId]:
         """State on which a decision about the stream's placement rests."""
         return [self.uid, *self.peers]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from streamd import errors
 from streamd.errors import JsError
-from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.asset_configs import Placement, StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import NodeHandle
 from streamd.protocol.node_hello import Facts
@@ -256,7 +256,7 @@ def rescale(
         raise errors.STREAM_MOVE_AND_SCALE()
     if not is_moved and not is_scaled:
         return None
-    if is_moved and set(asset.peers) != set(asset.members):
+    if is_moved and asset.is_moving:
         raise errors.STREAM_MOVE_IN_PROGRESS()
     order = {node: place for place, node in enumerate(asset.peers)}
     keep = sorted(
@@ -281,3 +281,17 @@ def replace(cluster: ClusterView, asset: StreamAsset, node: NodeId) -> list[Node
         )
     except JsError:
         raise errors.PEER_REMAP() from None
+
+
+def relocate(
+    cluster: ClusterView, asset: StreamAsset, node: NodeId, wanted: Placement
+) -> list[NodeId]:
+    """Return the peers of a stream of which one leaves `node` for a server that `wanted` asks for;
+    raises CLUSTER_NO_PEERS, saying why, if there is none. Without a `node` the first leaves that
+    `wanted` does not ask for, else the first."""
+    config: StreamConfig = asset.config | {"placement": wanted, "num_replicas": len(asset.peers)}
+    if not node:
+        strangers = (peer for peer in asset.peers if not cluster.suits(peer, config))
+        node = next(strangers, asset.peers[0])
+    keep = [peer for peer in asset.peers if peer != node]
+    return cluster.choose(config, keep=keep, without=(node,), leave_out=asset.uid)

@@ -504,7 +504,10 @@ def test_a_new_placement_moves(world: World) -> None:
     assert world.error("n1", "STREAM.UPDATE.S", again)[0] == 10124
     both = again | {"num_replicas": 3}
     assert world.error("n1", "STREAM.UPDATE.S", both)[0] == 10123
-    assert world.ask("n1", "STREAM.CANCEL_MOVE.S")["success"]
+    kept = world.ask("n1", "STREAM.CANCEL_MOVE.S")
+    assert (
+        kept["type"].endswith("v1.stream_cancel_move_response") and kept["state"]["messages"] == 0
+    )
     assert world.meta.streams_by_key["$G", "S"].peers == asset.peers
     assert world.error("n1", "STREAM.CANCEL_MOVE.S")[0] == 10129
 
