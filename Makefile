@@ -7,7 +7,7 @@ SPARK := $(VENV)/.spark
 ARGS ?=
 
 .PHONY: setup spark spark-package run run-single test test-fast parity prove lint bench bench-spark pipeline \
-	crash cluster-crash clean
+	crash cluster-crash docs clean
 
 setup: $(STAMP)
 
@@ -93,7 +93,11 @@ crash: $(STAMP)
 cluster-crash: $(STAMP)
 	$(BIN)/python -m tests.prove cluster-crash $(ARGS)
 
+# The pages of docs/ as a site, in site/; a dead link or heading is an error.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .prove build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .prove build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache node_modules tests/e2e/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
