@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from streamd.config import flags
+from streamd.config import flags, reader
 from streamd.ctl.app import root
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,47 @@ def test_a_wrong_flag_is_found() -> None:
         check(["streamctl", "stream", "add", "S", "--subjcet", "s"])
     with pytest.raises(flags.UsageError):
         check(["streamd", "-jss"])
+
+
+REFUSED = {
+    "ocsp": "ocsp: true",
+    "curve_preferences": "tls { cert_file: c, key_file: k, curve_preferences: [X25519] }",
+    "cert_match": "tls { cert_file: c, key_file: k, cert_match: x }",
+    "proxy_required": "authorization { proxy_required: true }",
+    "allowed_connection_types": "authorization { users: [{user: u, password: p,"
+    " allowed_connection_types: [MQTT]}] }",
+    "permissions": "cluster { permissions { import: a } }",
+    "proxies": "proxies { trusted: [] }",
+    "proxy_protocol": "proxy_protocol: true",
+    "jetstream { tpm }": "jetstream { tpm {} }",
+    "limits { default_max_consumers }": "jetstream { limits { default_max_consumers: 4 } }",
+    "connection_rate_limit": "websocket { port: 80, tls { connection_rate_limit: 4 } }",
+}
+WARNED = {
+    "mqtt": "mqtt { port: 1883 }",
+    "gateway": "gateway { name: x }",
+    "no_system_account": "no_system_account: true",
+    "default_js_domain": "default_js_domain { A: b }",
+    "syslog": "syslog: true",
+    "remote_syslog": "remote_syslog: x",
+    "prof_port": "prof_port: 9",
+    "cluster { pool_size, compression, accounts }": "cluster { pool_size: 3, accounts: [A] }",
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *WARNED])
+def test_settings_that_are_not_served_are_those_of_the_page(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    table = page.split("| Stops the start | Warning |\n")[1].split("\n\n")[0]
+    rows = [line.strip(" |").split(" | ") for line in table.splitlines()[1:]]
+    assert f"`{name}`" in "".join(row[name in WARNED] for row in rows)
+    path = tmp_path / "server.conf"
+    path.write_text(REFUSED.get(name) or WARNED[name], encoding="utf-8")
+    options = reader.load(str(path))
+    told = options.warnings if name in WARNED else options.unserved
+    assert any("not served by this version" in each for each in told), (told, options.warnings)
+    assert name in WARNED or options.unserved
+    assert name in REFUSED or not options.unserved
 
 
 def test_proofs_of_the_guarantees_are_there() -> None:
