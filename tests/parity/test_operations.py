@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -76,8 +76,16 @@ PAUSED_BEFORE = ("STEPDOWN", "SERVER", "DELETE", "STREAM.UPDATE", "STREAM.CREATE
 class Operated:
     """A cluster with a stream of three replicas, one of one, and a consumer."""
 
-    def __init__(self, binary: str, directory: Any) -> None:
-        self.cluster = ClusterProcess(binary, directory=directory, extra=ACCOUNTS)
+    def __init__(self, binary: str, directory: Any, *, tags: Sequence[str] = ("",) * 3) -> None:
+        """`tags`: of each server, see ClusterProcess."""
+        self.cluster = ClusterProcess(
+            binary,
+            size=len(tags),
+            directory=directory,
+            extra=ACCOUNTS,
+            tags=tags if any(tags) else (),
+        )
+        self.asked = "n2"
 
     def start(self) -> None:
         # Peers answer logins without a user with an error: their log says when they are there.
@@ -115,7 +123,7 @@ class Operated:
             time.sleep(0.05)
 
     def wire(self, user: str) -> Wire:
-        node = self.cluster.nodes["n2"]
+        node = self.cluster.nodes[self.asked]
         return Wire(node.port, CONNECT | {"user": user, "pass": "p"})
 
     def ask(self, user: str, request: str, body: Any = None) -> dict[str, Any]:
