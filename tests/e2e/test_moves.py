@@ -52,9 +52,19 @@ def _asked(operated: Operated, request: str, body: Any = None) -> dict[str, Any]
 
 def _begin(operated: Operated, spare: str, left: str) -> None:
     """Freeze `spare`, and have the stream leave `left` for it."""
+    operated.until(lambda: _is_seen(operated, spare))
     operated.cluster.nodes[spare].send(signal.SIGSTOP)
     _asked(operated, "ACCOUNT.STREAM.MOVE.A.S", {"server": left})
     operated.until(lambda: _members(operated).get(spare) is False)
+
+
+def _is_seen(operated: Operated, server: str) -> bool:
+    """True if the leader of the meta group is in touch with `server`."""
+    return any(
+        row["name"] == server and row["current"] and not row.get("offline")
+        for node in operated.cluster.nodes.values()
+        for row in operated.cluster.get(node, "/jsz").get("meta_cluster", {}).get("replicas") or ()
+    )
 
 
 def _move(operated: Operated) -> None:
