@@ -56,8 +56,8 @@ def check_file(task: BlockTask, level: str) -> Checked:
     try:
         with content_of(task.path) as file:
             size = file.size
-            if reads_all:
-                return _Check(task, file.read(size, 0)).run(level)
+            if reads_all:  # also where there is nothing to read: the disk may say so
+                return _Check(task, file.read(max(size, HEADER_BYTES), 0)).run(level)
             head = file.read(HEADER_BYTES, 0)
             length = footer_length(file.read(TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
             footer = b""
