@@ -124,6 +124,8 @@ class StoreOpening:
         """Refuse a directory that the configured key does not open, before anything is touched."""
         try:
             encryption.check()
+        except NotADirectoryError:
+            return  # what prepares the directory says so
         except OSError as err:
             raise disk_error("reading encryption.json", root, err) from err
 
