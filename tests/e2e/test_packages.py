@@ -53,18 +53,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "dist"
 
 
-@pytest.fixture(scope="module")
-def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a clean environment in which the wheel was installed."""
-    where = tmp_path_factory.mktemp("installed")
-    run(sys.executable, ROOT / "tools" / "make_venv.py", where / "venv")
-    (wheel,) = dist.glob("*.whl")
-    python = where / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
-    return python.parent
-
-
-def test_both_packages_are_whole(dist: Path) -> None:
+def check_content(dist: Path) -> None:
+    """Both packages are whole: all sources, and nothing of the tests."""
     (wheel,) = dist.glob("streamd_server-*-py3-none-any.whl")
     (sdist,) = dist.glob("streamd_server-*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
@@ -81,11 +71,14 @@ def test_both_packages_are_whole(dist: Path) -> None:
         assert any(name.endswith("/pyproject.toml") for name in archive.getnames())
 
 
-def test_the_base_install_has_a_server_and_its_command_line(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_what_is_published_is_whole_and_serves(dist: Path, tmp_path: Path) -> None:
     """No extra is needed: the server starts, a stream is made and read with `streamctl`, and the
     server stops."""
+    check_content(dist)
+    run(sys.executable, ROOT / "tools" / "make_venv.py", tmp_path / "venv")
+    (wheel,) = dist.glob("*.whl")
+    installed = tmp_path / "venv" / "bin"
+    run(installed / "python", "-m", "pip", "install", "--quiet", wheel)
     assert "streamd" in run(installed / "streamd", "--version", cwd=tmp_path).lower()
     port = free_port()
     server = subprocess.Popen(
