@@ -47,7 +47,7 @@ FastState = Iterable[Sequence[bytes | int]]
 
 
 class FastBatch:
-    """One batch."""
+    """Batch of one publisher."""
 
     __slots__ = ("acked", "batch_id", "every", "flow", "is_ok", "last", "seq")
 

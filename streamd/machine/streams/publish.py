@@ -270,7 +270,7 @@ def _has(fields: Fields, key: bytes, rules: int) -> bool:
 def _check_schedule(
     content: StreamContent, subject: bytes, fields: Fields, rules: int, verdict: Verdict | None
 ) -> JsError | None:
-    """What starts or ends a schedule must not be taken for a message where none are allowed."""
+    """Headers that start or end a schedule must not be taken for a message where none are allowed."""
     is_schedule = _has(fields, SCHEDULE, rules)
     is_allowed = content.limits.allows_schedules
     if verdict is not None and verdict[1]:
@@ -295,7 +295,7 @@ def _check_schedule(
 
 
 def _check_fired(content: StreamContent, subject: bytes, fields: Fields) -> JsError | None:
-    """What a schedule says of the messages that it will bring."""
+    """Terms of a schedule for the messages that it will bring."""
     ttl = fields.get(SCHEDULE_TTL)
     if ttl and message_headers.parse_ttl(ttl) is None:
         return errors.MESSAGE_SCHEDULES_TTL_INVALID()

@@ -75,7 +75,7 @@ class AccountView(Protocol):
 
 
 class AccountsView(Protocol):
-    """All accounts of a server."""
+    """Accounts of a server."""
 
     @property
     def main(self) -> AccountView:
