@@ -6,6 +6,7 @@ is in them.
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections.abc import Iterator
@@ -83,9 +84,25 @@ class ReadOnlyDisk:
         framed = self._plain
         if ring is not None:
             framed = self._encrypted.setdefault(ring.key_id, FramedDisk(self._raw.as_disk(), ring))
-        fd = framed.open(path, create=create)
+        try:
+            fd = framed.open(path, create=create)
+        except OSError as err:
+            if ring is not None or err.errno != errno.EIO:
+                raise
+            fd = self._unread(path, err)
         self._by_fd[fd] = framed
         return fd
+
+    def _unread(self, path: str, err: OSError) -> int:
+        """Open a file as it is if the disk does not give its first byte: reads will say so. Raises
+        `err` if it does."""
+        fd = self._raw.open(path)
+        try:
+            self._raw.pread(fd, 1, 0)
+        except OSError:
+            return fd
+        self._raw.close(fd)
+        raise err
 
     def close(self, fd: int) -> None:
         """Close a file that this disk opened."""

@@ -116,7 +116,7 @@ def test_tokens_reach_all_nodes_and_outlive_them(make_server: Start) -> None:
         wire.close()
 
     servers[2].kill()
-    second = account(limits=STORING, revocations={REVOKED_USER.public: NOW_S + 100})
+    second = account(limits=STORING, revocations={REVOKED_USER.public: NOW_S + 100_000})
     push(servers[1], second)
     push(servers[1], account(OTHER_ACCOUNT))
     until(lambda: held(servers[0], ACCOUNT) == second, "pushed to those that are up")
@@ -200,7 +200,7 @@ def test_a_client_logs_in_with_credentials(make_server: Start, run: Run, tmp_pat
     )
     file = tmp_path / "user.creds"
     file.write_text(format_credentials(user(), USER))
-    revoked = account(revocations={"*": NOW_S + 1000})
+    revoked = account(revocations={"*": NOW_S + 100_000})
 
     async def body() -> None:
         is_gone = asyncio.Event()
@@ -250,7 +250,7 @@ def test_javascript_clients_log_in_with_credentials(
     files = {
         "user": format_credentials(user(), USER),
         "system": format_credentials(user(issuer=SYSTEM), USER),
-        "update": account(revocations={"*": NOW_S + 1000}),
+        "update": account(revocations={"*": NOW_S + 100_000}),
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -257,7 +257,10 @@ def test_an_account_comes_with_its_first_login() -> None:
     ("after", "told"),
     [
         ({}, b""),
-        ({"revocations": {USER.public: NOW_S + 100}}, b"-ERR 'User Authentication Revoked'\r\n"),
+        (
+            {"revocations": {USER.public: NOW_S + 100_000}},
+            b"-ERR 'User Authentication Revoked'\r\n",
+        ),
         ({"issuer": SYSTEM}, b""),
         ({"default_permissions": {"sub": {"deny": ["a"]}}}, b"-ERR 'Permissions Violation for"),
     ],
@@ -294,14 +297,14 @@ def test_an_account_that_goes_ends_its_clients_and_a_reload_judges_them() -> Non
 
 def test_an_account_whose_token_is_over_is_looked_up_again() -> None:
     async def body() -> None:
-        async with operated((ACCOUNT, account(exp=NOW_S + 100))) as bed:
+        async with operated((ACCOUNT, account(exp=NOW_S + 100_000))) as bed:
             peer = await bed.enter(user())
             peer.take()
             bed.live.expire(ACCOUNT.public)
             assert b"Account Authentication Expired" in peer.take()
             claims = bed.tokens.loader.get(ACCOUNT.public)
             assert claims is not None
-            bed.tokens._now_ns = lambda: (NOW_S + 200) * 10**9
+            bed.tokens._now_ns = lambda: (NOW_S + 200_000) * 10**9
             assert bed.tokens.get(ACCOUNT.public) is None
             bed.resolver.replace({ACCOUNT.public: account(name="new")})
             fresh = await bed.tokens.load(ACCOUNT.public)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,8 @@ def _spoil_footer(path: Path) -> None:
 
 def _place(path: Path, at: int) -> int:
     """An offset amid the payload of a block's message number `at`."""
-    found = -1
-    for _ in range(at + 1):
-        found = path.read_bytes().index(b"S-", found + 1)
-    return found + 100
+    found = list(re.finditer(rb"S-[0-9]+[.]{9}", path.read_bytes()))  # checksums are random bytes
+    return found[at].start() + 100
 
 
 DAMAGES = (
