@@ -270,7 +270,7 @@ def _has(fields: Fields, key: bytes, rules: int) -> bool:
 def _check_schedule(
     content: StreamContent, subject: bytes, fields: Fields, rules: int, verdict: Verdict | None
 ) -> JsError | None:
-    """Headers that start or end a schedule must not be taken for a message where none are allowed."""
+    """Headers of a schedule must not be taken for a message where no schedules are allowed."""
     is_schedule = _has(fields, SCHEDULE, rules)
     is_allowed = content.limits.allows_schedules
     if verdict is not None and verdict[1]:
