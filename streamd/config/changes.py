@@ -45,7 +45,14 @@ _NO_TLS = TlsOptions()
 _APART = {
     *("users", "jetstream", "cluster", "tls", "websocket", "leaf"),
     *("config_file", "config_digest", "warnings", "unserved"),
-    *("is_open_besides_system", "accounts", "configured_accounts", "operators", "callout"),
+    *(
+        "is_open_besides_system",
+        "is_mapping_elsewhere",
+        "accounts",
+        "configured_accounts",
+        "operators",
+        "callout",
+    ),
     *("no_auth_user", "system_account", "has_system_account"),
     *("cluster_place", "allows_open_cluster"),
 }

@@ -145,6 +145,7 @@ class Options:
     cluster_place: tuple[str, int, int] = ("", 0, 0)  # of the cluster block: file, line, column
     allows_open_cluster: bool = False  # --insecure-cluster
     is_open_besides_system: bool = False  # users are the system's; others need say nothing
+    is_mapping_elsewhere: bool = False  # of a view: certificates name users at another listener
 
     jetstream: JetStreamOptions = field(default_factory=JetStreamOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -200,6 +201,7 @@ class Options:
             port=own.port,
             client_advertise=own.advertise,
             tls=None if own.tls is None else replace(own.tls, is_verifying=False),  # not in INFO
+            is_mapping_elsewhere=self.tls is not None and self.tls.is_mapping,
             allows_non_tls=False,
             no_auth_user=own.no_auth_user or self.no_auth_user,
             auth_timeout_s=own.auth_timeout_s or self.auth_timeout_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import ssl
@@ -19,8 +20,11 @@ from cryptography import x509
 
 from benchmarks.servers import ServerProcess, free_port
 from streamd.cli.server import main
+from streamd.tokens.nkeys import KeyKind, encode_signature
 from tests.certificates import Authority, Pair
+from tests.minted_tokens import key
 from tests.parity.runner import ours_binary, peer_binary
+from tests.websocket_wire import BINARY, WebSocketWire, frame
 
 pytestmark = pytest.mark.slow
 
@@ -309,6 +313,28 @@ def suites(side: Side) -> Seen:
     return [*seen, side.outcome(context=old)]
 
 
+def default_suites(side: Side) -> Seen:
+    """Each suite of TLS 1.2 by itself, where the configuration names none."""
+    seen: Seen = []
+    for suite in SUITES:
+        old = side.made.context()
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        old.set_ciphers(suite)
+        seen.append((suite, side.outcome(context=old)))
+    return seen
+
+
+def without_certificate(side: Side) -> Seen:
+    """The block alone is legal: TLS is required, and comes to nothing."""
+    return [info(side.plain()), side.outcome(), side.last_reason()]
+
+
+def not_asked_for(side: Side) -> Seen:
+    """To allow others beside a TLS that is not there changes nothing."""
+    link = side.plain()
+    return [info(link), login(link), side.varz()]
+
+
 def reloaded(side: Side) -> Seen:
     """Certificates and whether TLS is asked for change; nobody is dropped."""
     made = side.made
@@ -339,6 +365,11 @@ def reloaded(side: Side) -> Seen:
     return seen
 
 
+SUITES = (
+    *("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    *("ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA"),
+    *("ECDHE-ECDSA-AES128-SHA256", "ECDHE-ECDSA-AES256-SHA384"),
+)
 SITUATIONS: dict[Callable[[Side], Seen], str] = {
     required: "tls {{ {block} }}",
     silent: "tls {{ {block}, timeout: 0.3 }}",
@@ -351,6 +382,9 @@ SITUATIONS: dict[Callable[[Side], Seen], str] = {
     pinned: 'tls {{ {block}, verify: true, pinned_certs: ["{pin}"] }}',
     narrow: "tls {{ {block}, min_version: '1.3', curve_preferences: [CurveP256] }}",
     suites: "tls {{ {block}, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384] }}",
+    default_suites: "tls {{ {block} }}",
+    without_certificate: "tls {{ }}",
+    not_asked_for: "allow_non_tls: true",
     reloaded: "tls {{ {block} }}",
 }
 
@@ -380,6 +414,23 @@ def test_the_same_is_seen(
     extra = SITUATIONS[probe].format(block=made.block, pin=made.client.pin)
     theirs = look(peer_binary(), tmp_path / "peer", made, extra, probe)
     assert look(ours_binary(), tmp_path / "ours", made, extra, probe) == theirs
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_without_an_authority_those_of_the_system_count(
+    is_known: bool, made: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both libraries find them by this variable."""
+    other = made.authority.cert if is_known else made.stranger.cert
+    monkeypatch.setenv("SSL_CERT_FILE", other)
+    extra = f"tls {{ {made.server.block}, verify: true }}"
+
+    def probe(side: Side) -> Seen:
+        return [side.outcome(made.client) == "PONG", side.outcome() == "PONG"]
+
+    theirs = look(peer_binary(), tmp_path / "peer", made, extra, probe)
+    assert look(ours_binary(), tmp_path / "ours", made, extra, probe) == theirs
+    assert theirs == [is_known, False]
 
 
 # --- certificates that name users -----------------------------------------------------------------
@@ -438,6 +489,90 @@ def test_certificates_name_the_same_users(made: Certificates, tmp_path: Path) ->
     theirs = look(peer_binary(), tmp_path / "peer", made, extra, mapped)
     ours = look(ours_binary(), tmp_path / "ours", made, extra, mapped)
     assert ours == theirs
+
+
+KEY = key(KeyKind.USER, "beside certificates")
+CONFINED = f"""authorization {{ users: [
+  {{user: "carol@x.io", allowed_connection_types: [WEBSOCKET]}}
+  {{user: "host.x.io"}}
+  {{user: "CN=dn,OU=eng,O=Acme", allowed_connection_types: [WEBSOCKET]}}
+  {{user: anon}}
+  {{user: pw, password: secret}}
+  {{nkey: {KEY.public}}}
+] }}
+no_auth_user: anon
+"""
+
+
+def confined(side: Side) -> Seen:
+    """Users of other ways to connect, a key beside a certificate, and who has no certificate."""
+    seen: Seen = []
+    for name in ("email", "host", "dn", "nobody"):
+        subject, names = NAMED[name]
+        pair = side.made.authority.issue("confined", subject, names)
+        with side.upgraded(pair) as link:
+            said = login(link)
+            users = side.document("/connz?auth=1")["connections"] if said == "PONG" else []
+            seen.append((name, said, users[-1].get("authorized_user") if users else None))
+        link = side.plain()
+        told = b""
+        while not told.endswith(b"\n"):
+            told += link.recv(1)
+        nonce = json.loads(told[5:])["nonce"]
+        context = side.made.context(pair)
+        with context.wrap_socket(link, server_hostname="localhost") as signed:
+            signature = encode_signature(KEY.sign(nonce.encode()))
+            seen.append(login(signed, f',"nkey":"{KEY.public}","sig":"{signature}"'))
+    return seen
+
+
+def test_certificates_name_users_of_one_way_to_connect(made: Certificates, tmp_path: Path) -> None:
+    extra = f"tls {{ {made.block}, verify_and_map: true }}\n{CONFINED}"
+    theirs = look(peer_binary(), tmp_path / "peer", made, extra, confined)
+    assert look(ours_binary(), tmp_path / "ours", made, extra, confined) == theirs
+
+
+UNMAPPED = ("carol@x.io", "host.x.io", "anon", "pw", "")
+
+
+def _over_websocket(side: Side) -> Seen:
+    text = side.server.log_file.read_text()
+    (port,) = re.findall(r"websocket clients on ws://127.0.0.1:(\d+)", text)
+    seen: Seen = []
+    for user in UNMAPPED:
+        for password in ("", "secret"):
+            wire = WebSocketWire(int(port))
+            wire.upgrade()
+            wire.next()
+            said = json.dumps({"verbose": False, "user": user, "pass": password})
+            wire.send(frame(BINARY, f"CONNECT {said}\r\nPING\r\n".encode()))
+            answer = wire.next()
+            wire.close()
+            seen.append((user, password, answer and answer.data.split(b"\r\n")[0]))
+    return seen
+
+
+def _over_tcp(side: Side) -> Seen:
+    seen: Seen = []
+    for user in UNMAPPED:
+        for password in ("", "secret"):
+            with side.plain() as link:
+                info(link)
+                seen.append((user, password, login(link, f',"user":"{user}","pass":"{password}"')))
+    return seen
+
+
+@pytest.mark.parametrize("mapped", ["clients", "websocket"])
+def test_users_of_certificates_do_not_come_where_none_is_asked_for(
+    mapped: str, made: Certificates, tmp_path: Path
+) -> None:
+    """One listener maps certificates to users, and the other one knows of none."""
+    tls = f"tls {{ {made.block}, verify_and_map: true }}"
+    here, there = (tls, "no_tls: true") if mapped == "clients" else ("", tls)
+    extra = f'{here}\nwebsocket {{ listen: "127.0.0.1:-1", {there} }}\n{CONFINED}'
+    probe = _over_websocket if mapped == "clients" else _over_tcp
+    theirs = look(peer_binary(), tmp_path / "peer", made, extra, probe)
+    assert look(ours_binary(), tmp_path / "ours", made, extra, probe) == theirs
 
 
 # --- mistakes -------------------------------------------------------------------------------------

@@ -295,7 +295,10 @@ class Authenticator:
         # Certificates say who a client is; with one user and its password that is asked for.
         self._mapped: CertificateUsers | None = None
         if options.tls is not None and options.tls.is_mapping and options.users:
-            self._mapped = CertificateUsers(user.name for user in options.users if user.name)
+            self._mapped = CertificateUsers(
+                user.name for user in options.users if user.name in self._users
+            )
+        self._wants_passwords = self._mapped is None and _is_mapping_elsewhere(options)
         self._is_open_besides_system = options.is_open_besides_system
         # Secrets that passed bcrypt, as (hash, digest): a reconnect storm costs no second check.
         self._passed: dict[str, bytes] = {} if before is None else before._passed
@@ -359,6 +362,8 @@ class Authenticator:
             return self._plain_identity
         if self._users:
             user = self._users.get(name)
+            if user is not None and self._wants_passwords and self._is_certified(user):
+                return None
             if user is None:
                 # As long as for somebody: nobody is to learn which users there are. To one name
                 # always the same, or the second try would tell.
@@ -370,6 +375,12 @@ class Authenticator:
         if not token and not password:
             token = name  # `nats://token@host` of some clients arrives as a user name
         return self._compare(self._administrators.admit(Identity()), token, self._token)
+
+    def _is_certified(self, user: User) -> bool:
+        """Return True if a user is there for certificates: without a password, and meant neither
+        for this way to connect nor for clients without credentials."""
+        is_meant = bool(user.connection_types) or user.name == self._no_auth_user
+        return not (user.password or is_meant)
 
     def _judge_nkey(self, nkey: str, signature: str, nonce: str) -> Identity | Refusal | None:
         """Judge by a key; a name and a password beside it do not count."""
@@ -429,6 +440,13 @@ class Authenticator:
     def _identity(self, user: User) -> Identity:
         # Users who had none of their own have their block's by now; those of other accounts do not.
         return self._administrators.admit(Identity(user.identity, user.account, user.permissions))
+
+
+def _is_mapping_elsewhere(options: Options) -> bool:
+    """Return True if another listener asks for certificates that name users. Who is there for them
+    does not come in where none is asked for, by the name alone."""
+    framed = options.websocket.tls
+    return options.is_mapping_elsewhere or (framed is not None and framed.is_mapping)
 
 
 def _decoys(passwords: Iterable[str]) -> list[str]:

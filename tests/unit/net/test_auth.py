@@ -12,6 +12,7 @@ from streamd.config import grammar, reader
 from streamd.config.operator_options import OperatorOptions
 from streamd.config.options import Options, Permissions, ResponsePermission, User
 from streamd.config.tls_options import TlsOptions
+from streamd.config.websocket_options import WebSocketOptions
 from streamd.limits import REPLY_GRANTS_MAX, RIGHTS_CACHE_MAX
 from streamd.net.client.auth import Approach, Authenticator, Check, Identity, Refusal, UserRights
 from streamd.net.tls.facts import PeerCertificate, Subject, TlsFacts
@@ -281,6 +282,70 @@ def test_a_certificate_says_who_a_client_is(
     found = auth.judge(connect, Approach(tls))
     assert (found.user if isinstance(found, Identity) else found) == expected
     assert auth.no_auth_identity is None and auth.is_mapping
+
+
+def test_a_certificate_names_no_user_who_comes_by_another_way() -> None:
+    """Such a user is passed over, by an alternative name and by the subject; once that was a
+    KeyError, which ended the connection without a word."""
+    elsewhere = frozenset({"WEBSOCKET"})
+    options = Options(
+        users=[
+            User("carol@x.io", connection_types=elsewhere),
+            User("host.x.io"),
+            User("CN=carol", connection_types=elsewhere),
+        ],
+        tls=TlsOptions(is_verifying=True, is_mapping=True),
+    )
+    auth = Authenticator(options)
+    found = auth.judge({}, Approach(_tls("CN=carol", "carol@x.io", "host.x.io")))
+    assert isinstance(found, Identity) and found.user == "host.x.io"
+    assert auth.judge({}, Approach(_tls("CN=carol", "carol@x.io"))) is None
+    framed = Authenticator(options, "WEBSOCKET")
+    found = framed.judge({}, Approach(_tls("CN=carol")))
+    assert isinstance(found, Identity) and found.user == "CN=carol"
+
+
+def test_a_name_without_a_password_opens_no_listener_beside_that_of_certificates() -> None:
+    """It once did, to whoever knew the name, on the listener that asks for no certificate. Users
+    who are meant for this way to connect, or for who shows nothing, come as before."""
+    mapping = TlsOptions(is_verifying=True, is_mapping=True)
+    users = [
+        User("host.x.io"),
+        User("framed", connection_types=frozenset({"WEBSOCKET", "STANDARD"})),
+        User("anon"),
+        User("pw", "secret"),
+    ]
+    by_certificate = Options(users=users, no_auth_user="anon", tls=mapping)
+    framed_by_certificate = Options(
+        users=users, no_auth_user="anon", websocket=WebSocketOptions(port=1, tls=mapping)
+    )
+    for auth in (
+        Authenticator(by_certificate.for_websocket(), "WEBSOCKET"),
+        Authenticator(framed_by_certificate),
+    ):
+        assert auth.judge({"user": "host.x.io"}) is None
+        assert auth.judge({"user": "pw"}) is None
+        for connect in ({"user": "framed"}, {"user": "anon"}, {"user": "pw", "pass": "secret"}):
+            found = auth.judge(connect)
+            assert isinstance(found, Identity) and found.user == connect["user"]
+        found = auth.judge({})
+        assert isinstance(found, Identity) and found.user == "anon"
+    plain = Authenticator(Options(users=users)).judge({"user": "host.x.io"})
+    assert isinstance(plain, Identity)
+
+
+def test_a_key_may_sign_where_certificates_name_users() -> None:
+    """Whatever its certificate says; and no certificate but one that names a user does as well."""
+    options = Options(
+        users=[User("CN=carol"), User("", nkey=USER.public)],
+        tls=TlsOptions(is_verifying=True, is_mapping=True),
+    )
+    auth = Authenticator(options)
+    approach = Approach(_tls("CN=nobody"), nonce="once")
+    signed = {"nkey": USER.public, "sig": encode_signature(USER.sign(b"once"))}
+    found = auth.judge(signed, approach)
+    assert isinstance(found, Identity) and found.user == USER.public
+    assert auth.judge({}, approach) is None
 
 
 def test_one_user_has_its_password_asked_for_beside_a_certificate() -> None:
