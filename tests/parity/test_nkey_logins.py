@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,9 @@ from benchmarks.servers import ServerProcess
 from streamd.tokens.nkeys import KeyKind, KeyPair
 from tests.minted_tokens import REVOKED_USER, USER, key
 from tests.parity.login_bed import Offer, Servers, both, logged, login, outcome, texts
-from tests.wire import Wire
+from tests.parity.runner import peer_binary
+from tests.websocket_wire import WebSocketWire
+from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
 
@@ -161,4 +166,66 @@ def _let_in(told: list[Any]) -> list[Any]:
 
 def _silent(server: ServerProcess) -> list[Any]:
     with Wire(server.port, None) as wire:
-        return [texts(wire.fence()), "nonce" in wire.info]
+        return [texts(wire.fence()), "nonce" in wire.info, wire.info.get("auth_required")]
+
+
+SYSTEM_ALONE = "accounts { $SYS { users: [{user: s, password: p}] } }\n"
+DEMANDS = {
+    "a user for those without a login": WITHOUT["a user without keys"],
+    "users of the system account alone": SYSTEM_ALONE,
+    "users": "authorization { users: [{user: u, password: p}] }\n",
+    "no users": "",
+}
+
+
+@pytest.mark.parametrize("case", DEMANDS)
+def test_info_says_alike_whether_a_login_is_due(case: str, tmp_path: Path) -> None:
+    """The first one on a plain socket, one after a login, that of WebSocket, and monitoring."""
+    listener = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'
+
+    def told(server: ServerProcess) -> list[Any]:
+        found: list[Any] = []
+        user = {"user": "u", "pass": "p"} if case == "users" else {}
+        with Wire(server.port, None) as wire:
+            found.append(wire.info.get("auth_required"))
+            wire.info = {}  # else later ones are passed over
+            wire.send(f"CONNECT {json.dumps(CONNECT | user)}\r\nPING\r\n".encode())
+            infos = [each for each in wire.collect(count=2, within_s=5) if each.op == "INFO"]
+            found += [json.loads(each.text).get("auth_required") for each in infos]
+        (port,) = re.findall(r"clients on ws://127.0.0.1:(\d+)", server.log_file.read_text())
+        framed = WebSocketWire(int(port))
+        framed.upgrade()
+        first = framed.next()
+        framed.close()
+        assert first is not None
+        found.append(json.loads(first.data.removeprefix(b"INFO ")).get("auth_required"))
+        url = f"http://127.0.0.1:{server.http_port}/varz"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found.append(json.load(answer).get("auth_required"))
+        return found
+
+    with both(tmp_path, listener + DEMANDS[case]) as servers:
+        servers.compare(told)
+
+
+def test_clients_beside_users_of_the_system_account(tmp_path: Path) -> None:
+    """Who shows nothing is in `$G`; wrong credentials fail. nats-server makes up a name."""
+
+    def told(server: ServerProcess) -> list[Any]:
+        found: list[Any] = []
+        offers: tuple[Offer, ...] = (
+            lambda nonce: {},
+            lambda nonce: {"user": "s", "pass": "p"},
+            lambda nonce: {"user": "s", "pass": "x"},
+            lambda nonce: {"user": "x"},
+        )
+        for offer in offers:
+            each = outcome(server, offer)
+            if isinstance(each[0], dict) and each[0]["account"] == "$G":
+                name = each[0].pop("user", "")
+                assert re.fullmatch(r"nats-\w{8}" if server.binary == peer_binary() else "", name)
+            found.append(each)
+        return found
+
+    with both(tmp_path, SYSTEM_ALONE) as servers:
+        servers.compare(told)

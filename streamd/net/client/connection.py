@@ -239,7 +239,11 @@ class Connection(asyncio.Protocol):
         if self.policy.auth.needs_nonce:
             self.profile.nonce = nonce_text(secrets.token_bytes(NONCE_BYTES))
         line = self.info.line(
-            cid=self.cid, ip=self.ip, nonce=self.profile.nonce, is_tls_first=is_tls_first
+            cid=self.cid,
+            ip=self.ip,
+            nonce=self.profile.nonce,
+            is_tls_first=is_tls_first,
+            is_first=True,
         )
         self.output.out.append(line)
         self.output.flush()

@@ -18,9 +18,17 @@ class ServerInfo:
     """
 
     def __init__(
-        self, options: Options, *, server_id: str, server_name: str, has_jetstream: bool
+        self,
+        options: Options,
+        *,
+        server_id: str,
+        server_name: str,
+        has_jetstream: bool,
+        is_websocket: bool = False,
     ) -> None:
         self.is_lame_duck = False
+        self._is_websocket = is_websocket
+        self._needs_no_login = self._has_silent_user(options)
         self._shared: dict[str, object] = {
             "server_id": server_id,
             "server_name": server_name,
@@ -53,6 +61,7 @@ class ServerInfo:
 
     def apply_options(self, options: Options, port: int) -> bool:
         """Describe a configuration that was read again."""
+        self._needs_no_login = self._has_silent_user(options)
         for key in _DEMANDS:
             self._shared.pop(key, None)
         self._shared |= _demands(options)
@@ -61,6 +70,11 @@ class ServerInfo:
         is_changed = any(self._shared[key] != value for key, value in fresh.items())
         self._shared |= fresh
         return is_changed
+
+    def _has_silent_user(self, options: Options) -> bool:
+        """Return True if a client need not log in, which nats-server tells on plain sockets alone,
+        and not of users that are the system account's only."""
+        return bool(options.no_auth_user) and not self._is_websocket
 
     def set_connect_urls(self, urls: list[str]) -> bool:
         """Name other servers to which clients could connect."""
@@ -76,18 +90,21 @@ class ServerInfo:
         ip: str,
         nonce: str = "",
         is_tls_first: bool = False,
+        is_first: bool = False,
         account: str = "",
         max_payload: int = 0,
         is_lame_duck: bool = False,
     ) -> bytes:
         """Return the INFO line for one client, without CRLF; `nonce` is what it signs to log in,
-        `is_tls_first`: it comes in TLS;
+        `is_tls_first`: it comes in TLS; `is_first`: it is the one that introduces the server;
         `account`: it has logged in, and may send messages of `max_payload` bytes."""
         info = {**self._shared, "client_id": cid, "client_ip": ip}
         if nonce:
             info["nonce"] = nonce
         if is_tls_first:
             info["tls_required"] = True
+        if is_first and self._needs_no_login:
+            info.pop("auth_required", None)
         if account:
             info["max_payload"] = max_payload
             info["connect_info"] = True

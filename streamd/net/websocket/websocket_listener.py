@@ -51,6 +51,7 @@ class WebSocketListener:
             server_id=server_id,
             server_name=server_name,
             has_jetstream=has_jetstream,
+            is_websocket=True,
         )
         self.host = settings.host
         self.port = settings.port

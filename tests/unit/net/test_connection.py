@@ -263,6 +263,19 @@ def test_no_auth_user_serves_clients_without_connect():
     assert wrong.conn.user == "joe"  # for the log, and /connz?state=closed
 
 
+def test_the_first_info_asks_for_no_login_where_none_is_needed():
+    """Clients that refuse to come without credentials do come; who is the system's user alone, and
+    later INFO, are told of otherwise, as by nats-server."""
+    bed = Bed(Options(users=[User("anon")], no_auth_user="anon"))
+    peer = bed.peer()
+    assert "auth_required" not in info_of(peer.info)
+    assert info_of(peer.send(b"PING\r\n").removeprefix(b"PONG\r\n"))["auth_required"] is True
+    bed.listener.reload(Options(users=[User("anon")]))
+    assert info_of(bed.peer(None).info)["auth_required"] is True
+    bed.listener.reload(Options(users=[User("s")], is_open_besides_system=True))
+    assert info_of(bed.peer(None).info)["auth_required"] is True
+
+
 def test_no_auth_user_does_not_serve_silence():
     """A connection that says nothing at all ends as where a login is due; as in nats-server."""
     bed = Bed(Options(users=[User("anon")], no_auth_user="anon", auth_timeout_s=2.0))

@@ -373,6 +373,20 @@ def test_a_login_of_its_own_replaces_the_others_and_leaves_them_theirs() -> None
     assert room.bed.peer(login).conn.is_closed is False
 
 
+def test_a_login_of_its_own_leaves_plain_clients_without_one() -> None:
+    room = Room(token="ws")
+    plain = room.bed.peer(b'CONNECT {"verbose":false}\r\n')
+    assert b"auth_required" not in plain.info and plain.send(b"PING\r\n") == b"PONG\r\n"
+    assert room.client(b"CONNECT {}\r\n").client.is_closed
+
+
+def test_info_asks_for_a_login_also_where_none_is_needed() -> None:
+    """As nats-server's, which leaves that out on plain sockets alone."""
+    room = Room(Options(users=[User("a")], no_auth_user="a"))
+    assert b'"auth_required":true' in room.client(None).info
+    assert b"auth_required" not in room.bed.peer(None).info
+
+
 def test_users_connect_in_the_ways_that_they_may() -> None:
     users = [
         User("both", "p"),
@@ -436,13 +450,26 @@ def test_urls_of_other_servers_are_those_of_their_websocket_listeners() -> None:
 def test_lines_of_the_trace_name_the_kind_and_the_proxy() -> None:
     log = Log()
     room = Room(Options(is_trace=True), log)
-    room.client(b"PING\r\n", **{"X-Forwarded-For": "10.1.2.3"})
+    proxied = room.client(b"PING\r\n", **{"X-Forwarded-For": "10.1.2.3"})
     room.client(b"PING\r\n")
+    assert b'"client_ip":"127.0.0.1"' in proxied.info  # there, and in connz, the socket's
+    assert proxied.client.ip == "127.0.0.1"
     received = [line for line in log.lines if line.endswith("<<- [PING]")]
     assert received == [
         "10.1.2.3/127.0.0.1:50000 - wid:1 - <<- [PING]",
         "127.0.0.1:50000 - wid:2 - <<- [PING]",
     ]
+
+
+@pytest.mark.parametrize(("interval_s", "first_s"), [(1, 1), (20, 2)])
+def test_the_first_ping_comes_after_two_seconds_at_most(interval_s: int, first_s: int) -> None:
+    room = Room(ping_interval_ns=interval_s * 10**9)
+    socket = room.client()
+    socket.taken()
+    room.clock.advance(first_s - 0.1)
+    assert socket.taken() == b""
+    room.clock.advance(0.1 + first_s / 4)  # not all come at the same moment
+    assert socket.taken() == b"PING\r\n"
 
 
 def test_silence_is_answered_with_pings_and_an_end_as_on_a_plain_socket() -> None:
