@@ -29,6 +29,7 @@ from streamd.config.values import (
     as_routes,
     as_size,
     as_text,
+    go_type,
     kind_of,
     mismatch,
     plain_text,
@@ -39,6 +40,7 @@ from streamd.durations import SECOND_NS, format_duration
 from streamd.errors import ConfigError
 
 _CIPHERS = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
+_OCSP_MODES = ("auto", "always", "must", "never")
 
 
 def _as_secret(value: Value) -> str:
@@ -272,11 +274,16 @@ class _Reader:
         """Accept what asks for no stapled answer; refuse what does."""
         if isinstance(value.raw, dict):
             mode = value.raw.get("mode")
-            is_off = mode is not None and mode.raw == "never"
+            word = str(mode.raw).lower() if mode is not None else "auto"
+            if mode is not None and word not in _OCSP_MODES:
+                raise mode.error(
+                    f"error parsing ocsp config: unsupported ocsp mode {go_type(mode)}"
+                )
+            is_off = word == "never"
         elif isinstance(value.raw, bool):
             is_off = not value.raw
         else:
-            raise value.error("error parsing ocsp config: unsupported type string")
+            raise value.error(f"error parsing ocsp config: unsupported type {go_type(value)}")
         if not is_off:
             self._blocks.refuse(value, '"ocsp" is not served by this version')
 

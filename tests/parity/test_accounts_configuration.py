@@ -99,6 +99,11 @@ LIMITS = [
     account("jetstream: {cluster_traffic: x}"),
     account("jetstream: {cluster_traffic: 5}"),
     account("jetstream: {mem: 1K, store: 1G, streams: 5, max_bytes: true, cluster_traffic: owner}"),
+    account("jetstream: {memory: 1K, disk: 1G, consumers: 5, max_stream_bytes: true}"),
+    account("jetstream: {memory_max_stream_bytes: 5, store_max_stream_bytes: 5}"),
+    account("jetstream: {max_stream_bytes: 5}"),
+    account("jetstream: {R1: {max_mem: 5}}"),
+    account("jetstream: {tiers: {R1: {max_mem: 5}}}"),
     account("jetstream: disabled"),
     account("msg_trace: 5"),
     account('msg_trace: "a.*"'),
@@ -122,6 +127,15 @@ EXPORTS = [
     export("service: x, threshold: 5"),
     export("service: x, threshold: '5'"),
     export("service: x, threshold: '5s', response: chunk, allow_trace: true"),
+    export("service: x, response_threshold: '5s', response_type: single"),
+    export("service: x, response_max_time: '5s', response_type: singleton"),
+    export("service: x, response_time: '5s', response: Chunked"),
+    export("service: x, response_time: 5"),
+    export("service: x, response: stream, token_req: true"),
+    export("stream: x, token_req: true"),
+    export("service: x, latency: {sampling: '50%', subject: q, headers: true}"),
+    export("service: x, latency: {sampling: 100, subject: q}"),
+    export("service: x, latency: {sampling: 101, subject: q}"),
     export("service: x, latency: {sampling: 0, subject: q}"),
     export("service: x, latency: {sampling: '0%', subject: q}"),
     export("service: x, latency: {sampling: 'x%', subject: q}"),
@@ -239,6 +253,11 @@ USERS = [
     user("user: x, connection_types: [FOO]"),
     user("user: x, connection_types: [FOO, standard, BAR]"),
     user("user: x, connection_types: [standard, LeafNode]"),
+    user(
+        "user: x, connection_types:"
+        " [STANDARD, WEBSOCKET, MQTT, MQTT_WS, LEAFNODE, LEAFNODE_WS, IN_PROCESS]"
+    ),
+    user("user: x, allowed_connection_types: [in_process, Leafnode_ws, LEAF]"),
     user("user: x, connection_types: 5"),
     user("user: x, permissions: 5"),
     permissions("foo: 5"),
@@ -321,8 +340,19 @@ CALLOUTS = [
     callout(f"{CALLOUT}, allowed_accounts: [$G]") + "\naccounts { A {} }",
     callout(f"{CALLOUT}, allowed_accounts: [A]") + "\naccounts { A {} }",
 ]
+STAPLING = [
+    "ocsp: false",
+    "ocsp: x",
+    "ocsp: 5",
+    "ocsp { mode: NEVER }",
+    "ocsp { mode: must }",
+    "ocsp { mode: foo }",
+    "ocsp_cache: true",
+    "allow_non_tls: true",
+]
 FOUND_IN_THE_FILE = [
-    *(*NAMES, *LIMITS, *EXPORTS, *IMPORTS, *MAPPINGS, *USERS, *TOGETHER, *OPERATORS, *CALLOUTS)
+    *(*NAMES, *LIMITS, *EXPORTS, *IMPORTS, *MAPPINGS, *USERS, *TOGETHER, *OPERATORS, *CALLOUTS),
+    *STAPLING,
 ]
 
 
