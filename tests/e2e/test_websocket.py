@@ -173,6 +173,7 @@ def test_certificates_name_users_and_are_read_anew(
         nc = await nats.connect(url, tls=context_of(carol), connect_timeout=5)
         (shown,) = document(server, "/connz?auth=1")["connections"]
         assert shown["authorized_user"] == "CN=carol"
+        assert document(server, "/varz")["websocket"]["tls_map"] is True
         assert shown["tls_peer_certs"][0]["subject"] == "CN=carol"
         unpinned = WebSocketWire(port, context_of(other))
         assert unpinned.ask(request())[0] == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -170,3 +171,37 @@ def test_a_server_answers_as_nats_server(name: str, tmp_path: Path) -> None:
     for (subject, _), mine, their in zip(REQUESTS, ours, theirs, strict=True):
         assert mine == their, subject
     assert _files(tmp_path / "ours" / "jwt") == _files(tmp_path / "peer" / "jwt")
+
+
+def test_a_pack_is_alike(tmp_path: Path) -> None:
+    """A message an account and an empty one, for a server that holds something else."""
+    if not peer_binary():
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+    digests = [hashlib.sha256(token.encode()).digest() for token in PRELOAD.values()]
+    same = bytes(one ^ other for one, other in zip(*digests, strict=True))
+    preload = "\n".join(f"  {name}: {token}" for name, token in PRELOAD.items())
+    seen = []
+    for binary in (peer_binary(), ours_binary()):
+        directory = tmp_path / str(len(seen))
+        config = (
+            f"operator: {operator()}\nsystem_account: {SYSTEM.public}\n"
+            f"resolver: {{type: full, dir: '{directory / 'jwt'}'}}\n"
+            f"resolver_preload: {{\n{preload}\n}}\n"
+        )
+        with ServerProcess(binary, directory=directory, extra=config, is_jetstream=False) as one:
+            one.launch()
+            one.wait_for_log("Server is ready")
+            with Wire(one.port, None) as wire:
+                options = connect_options(user(issuer=SYSTEM), wire.info["nonce"])
+                wire.send(f"CONNECT {json.dumps(CONNECT | options)}\r\n".encode())
+                wire.fence()
+                told = []
+                for digest in (bytes(32), same):
+                    frames = wire.ask(
+                        "$SYS.REQ.CLAIMS.PACK", digest, is_last=lambda frame: not frame.payload
+                    )
+                    told.append([frame.payload for frame in frames])
+        assert told[0].pop() == b""
+        seen.append([sorted(told[0]), told[1]])
+    assert seen[0] == seen[1]
+    assert seen[0][0] == sorted(f"{name}|{token}".encode() for name, token in PRELOAD.items())

@@ -64,6 +64,19 @@ SERVICES = """accounts {
                 {service: {account: A, subject: "lat"}, share: true}] }
 }
 """
+CHAINS = """accounts {
+  A { users: [{user: A, password: A}], exports: [{service: "q.>"}, {service: "p.>"}] }
+  B { users: [{user: B, password: B}], exports: [{service: "bq.>"}, {service: "bp.>"}]
+      imports: [{service: {account: A, subject: "q.>"}, to: "bq.>", share: true}
+                {service: {account: A, subject: "p.>"}, to: "bp.>"}] }
+  C { users: [{user: C, password: C}]
+      imports: [{service: {account: B, subject: "bq.>"}, to: "cq.>"}
+                {service: {account: B, subject: "bp.>"}, to: "cp.>"}] }
+  D { users: [{user: D, password: D}]
+      imports: [{service: {account: B, subject: "bq.>"}, to: "dq.>", share: true}
+                {service: {account: B, subject: "bp.>"}, to: "dp.>", share: true}] }
+}
+"""
 MAPPINGS = """mappings {
   "m.a": "m.b", "m.*.x": "n.$1", "m.t.>": "t.>", "m.p.*": "p.{{partition(5,1)}}.$1"
   "m.all": [{dest: "n.all", weight: 100}], "m.none": [{dest: "m.none", weight: 0}]
@@ -405,6 +418,29 @@ def service_that_learns_who_asks(world: World) -> None:
     c = world.client("C", "in.*")
     c.publish("q.share", b"", reply="in.1")
     world.look()
+
+
+for _asker, _via in (("B", "b"), ("C", "c"), ("D", "d")):
+
+    def _chain(world: World, account: str = _asker, via: str = _via) -> None:
+        world.client("A", "q.>", "p.>")
+        asking = world.client(account, "in.*")
+        for subject in (f"{via}q.one", f"{via}p.one"):
+            asking.publish(subject, b"?", reply="in.1")
+            world.look()
+
+    simple(CHAINS, f"service of a chain, asked by {_asker}", _chain)
+
+
+@case(SERVICES)
+def service_replies_begin_alike(world: World) -> None:
+    world.client("A", "q.>", "str.*")
+    b = world.client("B", "in.*")
+    for subject in ("lq.one", "lq.two", "str.x"):
+        b.publish(subject, b"?", reply="in.1")
+    world.look()
+    replies = [frame.reply.split(".") for frame in world.last["A"]]
+    world.seen.append([len({reply[at] for reply in replies}) for at in range(3)])
 
 
 @case(SERVICES)

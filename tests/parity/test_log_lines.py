@@ -18,6 +18,7 @@ from cryptography import x509
 
 from benchmarks.servers import ServerProcess, free_port
 from tests.certificates import Authority
+from tests.minted_tokens import SYSTEM, account, operator
 from tests.parity.runner import ours_binary, peer_binary
 from tests.wire import CONNECT, Wire
 
@@ -102,6 +103,20 @@ CASES: dict[str, tuple[str, Do, tuple[str, ...], str]] = {
         ("Plaintext", "authentication error"),
         'authentication error - User "nobody"',
     ),
+    "a full directory of tokens": (
+        f"operator: {operator()}\nresolver: {{{{type: full, dir: '{{directory}}/jwt'}}}}\n"
+        f"resolver_preload: {{{{ {SYSTEM.public}: {account(SYSTEM, name='SYS')} }}}}",
+        nothing,
+        ("Managing",),
+        "Server is ready",
+    ),
+    "a cache of tokens": (
+        f"operator: {operator()}\nresolver: {{{{type: cache, dir: '{{directory}}/jwt'}}}}\n"
+        f"resolver_preload: {{{{ {SYSTEM.public}: {account(SYSTEM, name='SYS')} }}}}",
+        nothing,
+        ("Managing",),
+        "Server is ready",
+    ),
     "another name than the certificate's": (
         "tls {{ {pair}, ca_file: '{ca}', verify_and_map: true }}\n"
         "authorization {{ users: [{{user: alice@acme.test}}] }}",
@@ -116,7 +131,9 @@ def lines(binary: str, directory: Path, name: str, place: Place) -> list[str]:
     """The compared lines of one server."""
     text, do, words, last = CASES[name]
     place.port = free_port()
-    text = text.format(pair=place.pair, port=place.port, ca=place.authority.cert)
+    text = text.format(
+        pair=place.pair, port=place.port, ca=place.authority.cert, directory=directory
+    )
     server = ServerProcess(binary, directory=directory, extra=text, is_jetstream=False)
     with server:
         server.launch()
@@ -128,7 +145,7 @@ def lines(binary: str, directory: Path, name: str, place: Place) -> list[str]:
     for line in found:
         line = re.sub(r"^\[\d+\] \S+ \S+ ", "", line)
         if any(word in line for word in words):
-            line = line.replace(str(place.port), "PORT")
+            line = line.replace(str(place.port), "PORT").replace(str(directory), "DIR")
             line = re.sub(r"127\.0\.0\.1:\d+ - cid:\d+ - ", "", line)
             compared.append(re.sub(r" cid=\d+ ip=\S+$", "", line))
     return sorted(set(compared))

@@ -418,3 +418,83 @@ def test_the_end_of_a_server_is_told_alike(tmp_path: Path) -> None:
     theirs = ended(peer_binary(), tmp_path / "theirs")
     assert ended(ours_binary(), tmp_path / "ours") == theirs
     assert theirs == ["$SYS.SERVER.{id}.LAMEDUCK", "$SYS.SERVER.{id}.SHUTDOWN"]
+
+
+def test_a_client_hears_its_own_words_alone_below_sys(beds: dict[str, Bed]) -> None:
+    """It may subscribe there: what the server tells is for the system account."""
+
+    def heard(bed: Bed) -> list[str]:
+        with login(bed.server, "c") as wire, login(bed.server, "b") as other:
+            wire.subscribe("$SYS.>")
+            wire.fence()
+            comes_and_goes(bed.server)
+            other.publish("$SYS.x", b"another account's")
+            other.fence()
+            wire.publish("$SYS.x", b"its own")
+            return [frame.subject or frame.text for frame in wire.fence()]
+
+    assert heard(beds["ours"]) == heard(beds["theirs"]) == ["$SYS.x"]
+
+
+COUNTS = """
+accounts {
+  SYS { users: [{user: s, password: p}], exports: [{service: "$SYS.DEBUG.SUBSCRIBERS"}] }
+  A { users: [{user: a, password: p}]
+      imports: [{service: {account: SYS, subject: "$SYS.DEBUG.SUBSCRIBERS"}}] }
+  B { users: [{user: b, password: p}] }
+}
+system_account: SYS
+"""
+
+
+def test_who_imports_the_count_of_subscribers_may_ask_for_it(tmp_path: Path) -> None:
+    if not peer_binary() or not ours_binary():
+        pytest.skip("no nats-server to compare with (STREAMD_PEER)")
+    seen = []
+    for binary in (peer_binary(), ours_binary()):
+        directory = tmp_path / str(len(seen))
+        server = ServerProcess(binary, directory=directory, extra=COUNTS, is_jetstream=False)
+        with server:
+            start(server)
+            found = []
+            for user in ("a", "b"):
+                with login(server, user) as wire:
+                    wire.subscribe("foo.x")
+                    wire.fence()
+                    frames = wire.ask("$SYS.DEBUG.SUBSCRIBERS", b"foo.x", within_s=3)
+                    found.append([frame.status or frame.payload for frame in frames])
+            seen.append(found)
+    assert seen[0] == seen[1]
+
+
+def test_requests_and_advisories_of_jetstream_stay_in_their_account(beds: dict[str, Bed]) -> None:
+    """Who hears everything in an account hears them there, answers too. nats-server has the system
+    account hear all requests as well: docs/accounts.md."""
+
+    def heard(bed: Bed) -> dict[str, list[str]]:
+        watchers = {user: login(bed.server, user) for user in "abs"}
+        for wire in watchers.values():
+            wire.subscribe(">")
+            wire.fence()
+        asking = bed.clients["a"]
+        assert "error" not in asking.api("STREAM.CREATE.T", {"name": "T", "subjects": ["tt.>"]})
+        assert asking.api("STREAM.DELETE.T")["success"]
+        frames: dict[str, list[Frame]] = {user: [] for user in watchers}
+        told: list[str] = []
+        while told.count("$JS.EVENT.ADVISORY.API") < 2:  # the last that is told of a request
+            frames["a"].append(watchers["a"].next(30))
+            told = [frame.subject for frame in frames["a"]]
+        found = {}
+        for user, wire in watchers.items():
+            subjects = {each.subject for each in frames[user] + wire.fence(30)}
+            inboxes = {"answer" for each in subjects if each.startswith(asking.inbox)}
+            found[user] = sorted({each for each in subjects if each.startswith("$JS.")} | inboxes)
+            wire.close()
+        return found
+
+    theirs, ours = heard(beds["theirs"]), heard(beds["ours"])
+    seen_by_operators = theirs.pop("s")
+    assert ours.pop("s") == [] and "$JS.API.STREAM.CREATE.T" in seen_by_operators
+    assert not [each for each in seen_by_operators if each.startswith("$JS.EVENT.")]
+    assert ours == theirs
+    assert "$JS.API.STREAM.CREATE.T" in ours["a"] and ours["b"] == []

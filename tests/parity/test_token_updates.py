@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,6 +174,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         (KEYS[name], _token(name, case.before, has_signing_key=case.has_signing_key))
         for name, case in CASES.items()
     ]
+    coming = key(KeyKind.ACCOUNT, "update JetStream goes and comes")
+    tokens.append((coming, account(coming, **_limits(**JETSTREAM))))
     config = operator_config(*tokens, *SHARING.items())
     directory = tmp_path_factory.mktemp("updates")
     with both(directory, config, is_jetstream=True) as pair:
@@ -214,13 +217,52 @@ def test_an_update_comes_to_the_same(name: str, servers: Servers) -> None:
         told += [case.first(wire) for wire in wires]
         told.append(push(server, pair, _token(name, case.after, has_signing_key=False)))
         told += [case.then(wire) for wire in wires]
+        cids = [wire.info["client_id"] for wire in wires]
         for wire in wires:
             wire.close()
+        told.append([_reason(server, cid) for cid in cids])
         token = user(issuer=issuer, **more)
         late = outcome(server, lambda nonce: connect_options(token, nonce))
         return [*told, late]
 
     servers.compare(run)
+
+
+_OWN_ENDS = ("Client Closed", "Read Error", "Write Error")  # which of them is chance
+
+
+def _reason(server: ServerProcess, cid: int) -> str:
+    """Why a connection that is closed, or about to be, was."""
+    url = f"http://127.0.0.1:{server.http_port}/connz?state=closed&cid={cid}"
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found = json.load(answer)["connections"]
+        if found:
+            reason = str(found[0]["reason"])
+            return "" if reason in _OWN_ENDS else reason
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_streams_outlive_the_time_without_jetstream(servers: Servers) -> None:
+    pair = key(KeyKind.ACCOUNT, "update JetStream goes and comes")
+    storing = _limits(**JETSTREAM)
+
+    def run(server: ServerProcess) -> list[Any]:
+        with enter(server, pair) as wire:
+            told: list[Any] = [_texts(wire.fence())]
+            told.append(wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}).get("error"))
+            told.append([frame.json()["seq"] for frame in wire.ask("s", b"kept")])
+            for claims in ({}, storing):
+                told.append(push(server, pair, account(pair, **claims)))
+                answer = wire.api("STREAM.INFO.S")
+                state = answer.get("state", {})
+                told.append((answer.get("error"), state.get("messages"), state.get("last_seq")))
+        return told
+
+    told = servers.compare(run)
+    assert told[-1] == (None, 1, 1)
 
 
 # --- exports and imports ---
@@ -290,7 +332,9 @@ def test_tokens_end(servers: Servers) -> None:
             for each in (wire, of_account, of_window):
                 assert each.fence() == []
             told: list[Any] = [push(server, ending, account(ending, exp=end_s))]
-            told += [_until_end(each) for each in (wire, of_account, of_window)]
+            ends = (wire, of_account, of_window)
+            told += [_until_end(each) for each in ends]
+            told += [_reason(server, each.info["client_id"]) for each in ends]
         late = outcome(server, lambda nonce: connect_options(user(issuer=ending), nonce))
         return [*told, late]
 

@@ -30,6 +30,7 @@ def plain(text: str, **environ: str) -> Any:
         ("a: 2MB b", ConfigError),
         ("a: 1g\nb: 1GB\nc: 1TiB", {"a": 10**9, "b": 2**30, "c": 2**40}),
         ("a: true\nb: YES\nc: On\nd: off\ne: no", dict(zip("abcde", (1, 1, 1, 0, 0), strict=True))),
+        ("a: n\nb: y\nc: t\nd: f", {"a": "n", "b": "y", "c": "t", "d": "f"}),
         ("a: 'x y'", {"a": "x y"}),
         ('a: "x\\ty\\x41\\""', {"a": 'x\tyA"'}),
         ("a: nats://localhost:4222", {"a": "nats://localhost:4222"}),

@@ -92,6 +92,17 @@ def test_resolvers_are_read(text: str, wanted: ResolverOptions) -> None:
     assert options(f"trusted: {OPERATOR}, resolver: {text}").operators.resolver == wanted
 
 
+def test_a_directory_is_compared_every_minute_and_asks_for_two_seconds() -> None:
+    """Unless it is told otherwise."""
+    for kind in ("full", "cache"):
+        resolver = options(f"trusted: {OPERATOR}, resolver: {{type: {kind}, dir: d}}").operators
+        assert resolver.resolver is not None
+        assert (resolver.resolver.interval_ns, resolver.resolver.timeout_ns) == (
+            60_000_000_000,
+            1_900_000_000,
+        )
+
+
 def test_what_goes_with_operators_is_read() -> None:
     o = options(
         f"{OPERATORS}, resolver_preload {{ {SYSTEM.public}: {ACCOUNT_TOKEN} }},"

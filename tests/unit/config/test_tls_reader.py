@@ -153,7 +153,16 @@ def test_insecure_suites_have_to_be_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "members", ["curve_preferences: [X25519, CurveP256]", "ocsp_peer: true", "ocsp_peer {}"]
+    "members",
+    [
+        "curve_preferences: [X25519, CurveP256]",
+        "curve_preferences: [X25519]",
+        "curve_preferences: [X25519MLKEM768]",
+        "curve_preferences: [SecP256r1MLKEM768]",
+        "curve_preferences: [SecP384r1MLKEM1024, CurveP384]",
+        "ocsp_peer: true",
+        "ocsp_peer {}",
+    ],
 )
 def test_what_the_library_cannot_do_is_refused_by_name(members: str) -> None:
     """Curves beyond one of NIST's, and stapled answers: not ignored, unless on purpose."""

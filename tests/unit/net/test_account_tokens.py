@@ -323,6 +323,19 @@ async def test_the_configuration_says_what_a_resolver_is(
     await resolver.close()
 
 
+async def test_a_cache_holds_a_thousand_tokens_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    for kind, options, limit in (
+        (ResolverKind.CACHE, {}, 1000),
+        (ResolverKind.CACHE, {"limit": 7}, 7),
+        (ResolverKind.FULL, {}, 0),
+    ):
+        settings = ResolverOptions(kind, directory=str(tmp_path), **options)
+        resolver = make_resolver(settings, {}, nobody, Clock())
+        assert isinstance(resolver, DirectoryResolver)
+        assert resolver._directory._limit == limit
+        await resolver.close()
+
+
 async def test_deletion_is_a_setting_of_full_directories(tmp_path: Path) -> None:
     for kind, is_refused in ((ResolverKind.FULL, True), (ResolverKind.CACHE, False)):
         options = ResolverOptions(kind, directory=str(tmp_path / kind.value))

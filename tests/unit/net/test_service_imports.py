@@ -243,6 +243,40 @@ def test_a_request_goes_through_a_chain_of_accounts() -> None:
     assert expected(bed).count == 0 == expected(bed, "B").count
 
 
+def test_replies_of_an_account_begin_alike() -> None:
+    """So that one subscription hears them all; those of another account begin otherwise."""
+    bed = AccountBed(
+        account("A", service("q.*"), service("r.*")),
+        account("B", asks("A", "q.*", "lq.*"), asks("A", "r.*", "lr.*"), service("s.*")),
+        account("C", asks("A", "q.*", "lq.*"), asks("B", "s.*", "ls.*")),
+    )
+    a, b, c = bed["A"].client(b">"), bed["B"].client(b"in.*", b"s.*"), bed["C"].client(b"in.*")
+    replies = []
+    for asking, subject in ((b, b"lq.1"), (b, b"lr.1"), (c, b"lq.1")):
+        asking.send(pub(subject, b"", b"in.1"))
+        replies.append(request_of(a)[2].split(b"."))
+    assert len({reply[1] for reply in replies}) == 1
+    assert len({reply[2] for reply in replies}) == 3
+    c.send(pub(b"ls.1", b"", b"in.1"))
+    assert request_of(b)[2].split(b".")[1] != replies[0][1]
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_the_first_account_of_a_chain_says_what_is_shared(first: bool, second: bool) -> None:
+    bed = AccountBed(
+        account("A", service("q.*")),
+        account("B", asks("A", "q.*", "bq.*", is_shared=second), service("bq.*")),
+        account("C", asks("B", "bq.*", "cq.*", is_shared=first)),
+    )
+    a, c = bed["A"].client(b"q.>"), bed["C"].client(b"in.*")
+    c.send(pub(b"cq.one", b"", b"in.1"))
+    info = request_of(a)[3]
+    assert (info["acc"], info["svc"]) == ("C", "B")
+    assert ("host" in info) is first
+    assert ("server" in info) is (first or second)
+
+
 def test_circles_of_imports_end() -> None:
     bed = AccountBed(
         account("A", service("q"), asks("B", "q")), account("B", service("q"), asks("A", "q"))
