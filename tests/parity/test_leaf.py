@@ -392,7 +392,54 @@ def error_is_noted(raw: Raw, port: int) -> object:
     return raw.until(b"PONG")[-1]
 
 
+def silence(raw: Raw, port: int) -> object:
+    """Who does not log in within two seconds is told so."""
+    return errors(raw.until(b"\xff", 30)), raw.is_over
+
+
+def isolated(raw: Raw, port: int) -> object:
+    """A leaf node that wants to be kept apart is told what clients want, and not what other leaf
+    nodes do; monitoring shows it."""
+    raw.send(LEAF[:-1] + b',"isolate":true}', b"PING")
+    raw.until(b"PONG")
+    other = Raw(socket.create_connection(("127.0.0.1", port), 5))
+    other.until(b"INFO")
+    other.send(LEAF.replace(b'"X"', b'"Y"'), b"LS+ apart.leaf", b"PING")
+    other.until(b"PONG")
+    with Wire(_servers[port].port) as wire:
+        wire.subscribe("apart.client")
+        wire.fence()
+        lines = raw.until(b"LS+ apart.client")
+        rows = page(_servers[port], "leafz")["leafs"]
+    other.close()
+    # The other one of the same name may be there for another moment.
+    apart = [sorted(row) for row in rows if row.get("is_isolated")]
+    return [line for line in lines if b"apart." in line], apart[-1:]
+
+
+def too_old_for_traces(raw: Raw, port: int) -> object:
+    """A server of an older protocol gets messages, and none that are only to be traced."""
+    raw.send(LEAF, b"LS+ told.*", b"PING")
+    raw.until(b"PONG")
+    with Wire(_servers[port].port) as wire:
+        wire.subscribe("events")
+        wire.fence()
+        headers = {"Nats-Trace-Dest": "events"}
+        wire.publish("told.1", b"first", headers=headers)
+        wire.publish("told.1", b"second", headers=headers | {"Nats-Trace-Only": "1"})
+        wire.publish("told.1", b"third")
+        lines = raw.until(b"third")
+        documents = [frame.json() for frame in wire.collect(count=2, within_s=5)]
+    seen = []
+    for document in documents:
+        (left,) = [event for event in document["events"] if event["type"] == "eg"]
+        left = {key: value for key, value in left.items() if key not in ("ts", "cid")}
+        seen.append((left, document.get("hops")))
+    return [line for line in lines if not line.startswith(b"LS")], seen
+
+
 _client_port: dict[int, int] = {}
+_servers: dict[int, ServerProcess] = {}
 SCENES: dict[str, Callable[[Raw, int], object]] = {
     "client": refused(b'CONNECT {"lang":"go","verbose":false}', b"PING"),
     "ping first": refused(b"PING"),
@@ -407,6 +454,9 @@ SCENES: dict[str, Callable[[Raw, int], object]] = {
     "loop": loop,
     "duplicate": duplicate,
     "messages": messages,
+    "silence": silence,
+    "isolated": isolated,
+    "too old for traces": too_old_for_traces,
 }
 
 
@@ -424,6 +474,7 @@ def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, i
         servers.append(server)
         ports.append(port)
         _client_port[port] = server.port
+        _servers[port] = server
         server.start()
     yield ports[0], ports[1]
     for server in servers:
@@ -438,6 +489,23 @@ def test_a_listener_answers_the_same(listeners: tuple[int, int], name: str) -> N
         assert raw.until(b"INFO")[0].startswith(b"INFO ")
         seen.append(SCENES[name](raw, port))
         raw.close()
+    assert seen[0] == seen[1]
+
+
+NOT_OURS = {"go", "ip"}
+"""Go's version, and an address that no server looks at: docs/leaf.md."""
+
+
+def test_a_listener_introduces_itself_alike(listeners: tuple[int, int]) -> None:
+    seen = []
+    for port in listeners:
+        raw = Raw(socket.create_connection(("127.0.0.1", port), 5))
+        info = json.loads(raw.until(b"INFO")[0][5:])
+        raw.close()
+        fixed = ("server_name", "proto", "headers", "auth_required", "max_payload", "compression",
+                 "info_on_connect", "host")  # fmt: skip
+        seen.append((set(info) - NOT_OURS, {key: info.get(key) for key in fixed}))
+        assert info["leafnode_urls"] == [f"127.0.0.1:{port}"] and info["port"] == port
     assert seen[0] == seen[1]
 
 

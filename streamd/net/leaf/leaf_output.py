@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from streamd.machine.commands import PublishOutcome
-from streamd.net.leaf.leaf_session import LeafSession
+from streamd.net.leaf.leaf_session import TRACING_LEVEL, LeafSession
 from streamd.net.pubsub.message_router import MessageRouter
 from streamd.net.pubsub.pubacks import ack_body
 from streamd.net.pubsub.sublist import Subscription
@@ -185,6 +185,10 @@ class LeafOutput:
     @property
     def user(self) -> str:
         return self._session.end.user
+
+    @property
+    def is_tracing(self) -> bool:
+        return self._session.end.level >= TRACING_LEVEL
 
     @property
     def name(self) -> str:

@@ -53,6 +53,7 @@ FAULT: Final = 12  # (FAULT, text): the other end is no leaf link's, for the log
 Action = tuple[Any, ...]
 
 _LEVEL: Final = 3
+TRACING_LEVEL: Final = 3  # servers of lower ones take a traced message for any other
 _WRONG_PORT: Final = "attempted to connect to wrong port"
 _NOT_LEAF: Final = "attempted to connect to leaf node port"
 _RETRIES: Final = (
@@ -101,6 +102,7 @@ class RemoteEnd:
     account: str = ""  # there
     domain: str = ""
     version: str = ""
+    level: int = 0  # of the protocol
     user: str = ""
     is_isolated: bool = False  # interest of other leaf nodes is not for it
     deny_send: tuple[bytes, ...] = ()
@@ -219,6 +221,7 @@ class LeafSession:
         local, end = self._local, self.end
         end.name, end.server_id = _text(connect, "name"), _text(connect, "server_id")
         end.version, end.domain = _text(connect, "version"), _text(connect, "domain")
+        end.level = _number(connect, "protocol")
         end.account = _text(connect, "remote_account")
         end.cluster = _text(connect, "cluster") or end.name
         if local.min_version and not _is_new_enough(end.version, local.min_version):
@@ -289,6 +292,7 @@ class LeafSession:
         end.name, end.server_id = _text(info, "server_name"), _text(info, "server_id")
         end.version, end.domain = _text(info, "version"), _text(info, "domain")
         end.cluster = _text(info, "cluster") or end.name
+        end.level = _number(info, "proto")
         self.nonce = _text(info, "nonce")
         self._has_headers = info.get("headers") is True
         self.compression = agreed_mode(self._own_mode, _text(info, "compression"))
@@ -432,6 +436,11 @@ def _document(text: bytes) -> dict[str, Any] | None:
 def _text(document: dict[str, Any], key: str) -> str:
     value = document.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _number(document: dict[str, Any], key: str) -> int:
+    value = document.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def _is_new_enough(version: str, wanted: str) -> bool:

@@ -38,6 +38,10 @@ class LeafPeer(Protocol):
         """Name of the cluster, or of the lone server, at the other end."""
 
     @property
+    def is_tracing(self) -> bool:
+        """True if the server at the other end knows of traces."""
+
+    @property
     def is_congested(self) -> bool:
         """True while more waits for the other end to read it than should."""
 

@@ -36,6 +36,11 @@ if TYPE_CHECKING:  # a server without streams does not load that room
 
 _API: Final = b"$JS.API."
 _BATCH: Final = b"Nats-Batch-Id"
+_NOT_DELIVERED: Final = "Not delivered because remote does not support message tracing"
+_NOT_TRACED: Final = (
+    "Message delivered but remote does not support message tracing"
+    " so no trace event generated from there"
+)
 _TRACED: Final = b"$trace"
 """Reply of a traced publish that wants no ack, so that its outcome comes back nevertheless."""
 
@@ -282,8 +287,12 @@ class TracedDelivery:
             origin=origin,
         )
         for peer, queues in chosen.items():
-            hop = msg.trace.next_hop()
-            msg.trace.left(Kind.LEAF, peer.cid, peer.name, hop=hop)
+            hop, error = msg.trace.next_hop(), ""
+            if not peer.is_tracing:  # it would deliver what is only to be traced
+                error = _NOT_DELIVERED if msg.trace.is_only else _NOT_TRACED
+            msg.trace.left(Kind.LEAF, peer.cid, peer.name, hop=hop, error=error)
+            if error and msg.trace.is_only:
+                continue
             headers = replaced(msg.headers, HOP, hop.encode())
             peer.send(msg.subject, msg.reply, queues, headers, msg.payload)
             count += 1

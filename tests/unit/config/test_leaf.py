@@ -79,6 +79,26 @@ def test_every_setting_of_a_remote_reaches_its_option() -> None:
     assert options.warnings == []
 
 
+def test_settings_have_other_names() -> None:
+    leaf, options = read(
+        """{
+            authorization { username: u, pass: p, account: A, timeout: 3 }
+            minimum_version: "2.8.0", isolate: true, compression: s2_auto
+            remotes: [ { url: "nats-leaf://h", local: A, creds: "/x", deny_import: "a",
+                deny_export: "b", dont_randomize: true } ]
+        }"""
+    )
+    (remote,) = leaf.remotes
+    assert (leaf.username, leaf.account, leaf.auth_timeout_s) == ("u", "A", 3.0)
+    assert (leaf.min_version, leaf.is_isolating) == ("2.8.0", True)
+    assert leaf.compression.mode == "s2_auto"
+    assert (remote.account, remote.credentials) == ("A", "/x")
+    assert (remote.deny_imports, remote.deny_exports) == ((b"a",), (b"b",))
+    assert not remote.is_randomized and options.warnings == []
+    leaf, _ = read(f'{{ remotes: [ {{ url: "nats://h:2", seed: {USER_KEY.seed} }} ] }}')
+    assert leaf.remotes[0].nkey_seed == USER_KEY.seed
+
+
 @pytest.mark.parametrize(
     ("text", "port", "path", "is_websocket", "asks_for_tls"),
     [
@@ -166,5 +186,9 @@ def test_what_is_not_served_says_so() -> None:
     assert leaf.compression == LeafCompression()
     _, options = read(REMOTE % "jetstream_cluster_migrate: true")
     assert "is not served by this version and is ignored" in options.warnings[0]
+    _, options = read("{ port: 1, dial_timeout: '2s', write_timeout: close }")
+    assert len(options.warnings) == 2
+    _, options = read("{ port: 1, authorization { user: a, proxy_required: true } }")
+    assert len(options.unserved) == 1 and "proxy_required" in options.unserved[0]
     _, options = read("{ port: 1, tls { cert_file: c, key_file: k, handshake_first: true } }")
     assert '"leafnodes.tls.handshake_first"' in options.unserved[0]

@@ -118,6 +118,44 @@ def test_the_api_of_jetstream_does_not_cross_but_a_domain_does() -> None:
     assert hub.rights.receive.permits(b"$JS.hub.API.INFO")
 
 
+def test_without_domains_each_side_answers_for_itself() -> None:
+    hub = LeafSession(
+        LocalEnd("NHUB", "HUB", has_jetstream=True, leaf_urls=["h:1"]), lid=5, nonce=""
+    )
+    leaf = LeafSession(
+        LocalEnd("NLEAF", "LEAF", has_jetstream=True),
+        lid=9, nonce="", remote=LeafRemote(urls=(URL,)), url=URL,
+    )  # fmt: skip
+    document = connect_of(hub, leaf)
+    assert document["jetstream"] is True and "domain" not in document
+    info, _ = hub.accept("A", "u", None)
+    give(leaf, info[1])
+    for rights in (hub.rights, leaf.rights):
+        for rule in (rights.send, rights.receive):
+            assert not rule.permits(b"$JS.API.INFO") and not rule.permits(b"$KV.b.k")
+            assert rule.permits(b"$JS.ACK.S.c.1") and rule.permits(b"a")
+
+
+def test_a_message_that_may_not_cross_is_dropped_and_the_link_stays() -> None:
+    """A nats-server ends the link of who sends one: docs/leaf.md."""
+    hub, leaf = listener(), dialer()
+    joined(hub, leaf, Permissions(publish_allow=[b"a.>"]))
+    assert give(hub, b"LMSG b 1\r\nx") == [(actions.MSGS, [])]
+    assert hub.is_open
+
+
+def test_a_leaf_node_may_ask_to_be_kept_apart() -> None:
+    hub, leaf = listener(), dialer(is_isolated=True)
+    assert connect_of(hub, leaf)["isolate"] is True
+    assert hub.end.is_isolated
+    for hub, leaf, is_apart in (
+        (listener(is_isolating=True), dialer(), True),
+        (listener(), dialer(), False),
+    ):
+        assert "isolate" not in connect_of(hub, leaf)
+        assert hub.end.is_isolated == is_apart
+
+
 def test_interest_and_messages() -> None:
     hub, leaf = listener(), dialer()
     joined(hub, leaf)

@@ -115,6 +115,14 @@ def test_events_go_to_the_account_of_the_publisher_alone() -> None:
     assert b"Nats-Trace-Dest: trace disabled" in other.take()
 
 
+def test_servers_are_numbered_along_the_way() -> None:
+    """Those that the publisher's server sends to are 1 and 2, those of the first of these 1.1."""
+    trace = MessageTrace(lambda _: None, {}, 0, account="A", destination=b"t", is_only=False)
+    assert [trace.next_hop() for _ in range(2)] == ["1", "2"]
+    trace.hop, trace.hop_count = "1", 0
+    assert [trace.next_hop() for _ in range(2)] == ["1.1", "1.2"]
+
+
 def test_headers_as_documents_show_them() -> None:
     block = b"NATS/1.0\r\nA: 1\r\na:  2 \r\nA:3\r\nE:\r\nNo\r\nB: \xff\r\n\r\n"
     assert header_values(block) == {"A": ["1", "3"], "a": ["2"], "No\r\nB": ["\ufffd"]}
