@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.config.account_options import AccountOptions
 from streamd.config.options import Options
+from streamd.config.values import quoted
 from streamd.net.accounts.account_spaces import Accounts
 from streamd.net.client.client_registry import ClientConnection
 from streamd.net.logins.server_keys import ServerKeys
@@ -67,6 +68,7 @@ class OutsideJudge:
             )
         else:
             self._start_callouts(options, accounts, callouts, consultations)
+            _report_missing(options, accounts, around.log)
 
     def _start_callouts(
         self,
@@ -130,3 +132,16 @@ class OutsideJudge:
         """End the tasks of operator mode."""
         if self.operators is not None:
             await self.operators.close()
+
+
+def _report_missing(options: Options, accounts: Accounts, log: Log) -> None:
+    """Log what an `auth_callout` block names and the configuration does not have: the service can't
+    log in then, and so nobody can."""
+    callout = options.callout
+    assert callout is not None
+    if accounts.get(callout.account) is None:
+        log.error(f"Authorization callout account {quoted(callout.account)} not valid")
+    known = {user.identity for user in options.users}
+    for name in callout.users:
+        if name not in known:
+            log.error(f"Authorization callout user {quoted(name)} not valid")

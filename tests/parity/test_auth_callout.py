@@ -116,6 +116,7 @@ class Service:
         self.seals = False
         self.question: AuthorizationRequestClaims | None = None
         self.headers: dict[str, str] = {}
+        self.reply = ""
         self.answer = b""
         self._wire = Wire(port, None)
         credentials = {"user": "auth", "pass": "p"}
@@ -141,7 +142,7 @@ class Service:
                 continue
             if frame.op != "MSG":
                 return
-            self.headers = frame.pairs
+            self.headers, self.reply = frame.pairs, frame.reply
             payload = frame.payload
             if XKEY_HEADER in self.headers:
                 assert is_sealed(payload)

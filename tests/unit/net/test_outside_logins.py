@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -31,8 +32,10 @@ from streamd.net.logins.callout_requests import CalloutRequests
 from streamd.net.logins.consultations import Consultations
 from streamd.net.logins.live_logins import LiveLogins
 from streamd.net.logins.server_keys import ServerKeys
+from streamd.net.logins.tls_claims import tls_claims
 from streamd.net.logins.token_accounts import TokenAccounts
 from streamd.net.logins.token_logins import TokenLogins
+from streamd.net.tls.facts import PeerCertificate, Subject, TlsFacts
 from streamd.obs.server_log import Log
 from streamd.protocol.connect_options import ConnectOptions
 from streamd.tokens.claims import decode_operator
@@ -165,6 +168,17 @@ def test_a_server_that_asks_nobody_has_an_id_and_no_keys() -> None:
         assert is_valid_public(SERVER.kind, keys.server_id)
     assert plain.xkey_public == "" and asking.xkey_public.startswith("X")
     assert asking.pair.public == asking.server_id
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_a_service_sees_certificates_as_chains_if_they_were_verified(is_verified: bool) -> None:
+    subject = Subject("CN=a", "CN=a", None, "")
+    shown = PeerCertificate(subject, (), (), "", "", der=b"der")
+    plain = {"version": "1.3", "cipher": "C"}
+    assert tls_claims(TlsFacts("1.3", "C", (), is_verified=is_verified)) == plain
+    pem = ssl.DER_cert_to_PEM_cert(b"der")
+    wanted = {"verified_chains": [[pem]]} if is_verified else {"certs": [pem]}
+    assert tls_claims(TlsFacts("1.3", "C", (shown,), is_verified=is_verified)) == plain | wanted
 
 
 # --- tokens ---
