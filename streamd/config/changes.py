@@ -150,6 +150,8 @@ def _refuse_identities(old: Options, new: Options) -> None:
             raise ConfigError(f"config reload not supported for {name}: it changed")
     for field, shown in _IDENTITIES.items():
         before, after = shown(old), shown(new)
+        if field == "SystemAccount" and (before, after) == ("", SYSTEM_ACCOUNT):
+            continue  # it was there all the time, without users
         if before != after:
             raise ConfigError(f"config reload not supported for {field}: old={before}, new={after}")
 

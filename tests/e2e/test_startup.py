@@ -285,7 +285,7 @@ def test_reload_changes_users_and_refuses_ports(start: type[Server], tmp_path: P
     file.write_text("listen: 127.0.0.1:-1\nauthorization { user: a, password: b }\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for("[INF] Reloaded: authorization.user set")
-    server.wait_for("[INF] Reloaded server configuration")
+    server.wait_for("[INF] Reloaded server configuration (sha256:")
     assert json.loads(first_line(port)[5:])["auth_required"] is True
     file.write_text("listen: 127.0.0.1:4999\n")
     server.process.send_signal(signal.SIGHUP)

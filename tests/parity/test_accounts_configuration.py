@@ -510,6 +510,7 @@ RELOADS = [
     ("accounts { A {} }", "accounts { A { limits { max_conn: 5 } }, B {} }"),
     (LOGIN, user(f"nkey: {USER}")),
     ("port: -1", "mappings { a: c }"),
+    ("port: -1", 'accounts { "$SYS" { users: [{user: s}] } }'),
     (LOGIN, LOGIN + "\nno_auth_user: a"),
     (LOGIN + "\nno_auth_user: a", LOGIN),
     ("accounts { A {}, B {} }", "accounts { A {}, B {} }\nsystem_account: A"),

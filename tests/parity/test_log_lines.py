@@ -6,6 +6,7 @@ without the process, the time, ports and connections, which stand at another pla
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -17,8 +18,9 @@ import pytest
 from cryptography import x509
 
 from benchmarks.servers import ServerProcess, free_port
+from streamd.tokens.nkeys import encode_signature
 from tests.certificates import Authority
-from tests.minted_tokens import SYSTEM, account, operator
+from tests.minted_tokens import SYSTEM, USER, account, operator
 from tests.parity.runner import ours_binary, peer_binary
 from tests.wire import CONNECT, Wire
 
@@ -62,6 +64,36 @@ def fail_to_log_in(server: ServerProcess, place: Place) -> None:
     for login in ({"user": "a", "pass": "wrong"}, {"user": "nobody", "pass": "x"}, {}):
         with Wire(server.port, CONNECT | login) as wire:
             assert wire.next(10).op in ("-ERR", "CLOSED")
+
+
+def log_in_as_many(server: ServerProcess, place: Place) -> None:
+    """Clients of accounts, by name, by key and by nothing."""
+    with Wire(server.port, CONNECT | {"user": "a", "pass": "b", "name": "n"}) as wire:
+        wire.subscribe("by.name")
+        wire.fence()
+    with Wire(server.port, None) as wire:
+        signature = encode_signature(USER.sign(wire.info["nonce"].encode()))
+        options = json.dumps(CONNECT | {"nkey": USER.public, "sig": signature})
+        wire.send(f"CONNECT {options}\r\n".encode())
+        wire.subscribe("by.key")
+        assert wire.fence() == []
+    with Wire(server.port, {"verbose": False}) as wire:
+        wire.subscribe("by.nothing")
+        wire.fence()
+
+
+def come_and_go_as_a_leaf_node(server: ServerProcess, place: Place) -> None:
+    """A leaf node that hangs up, and one that is not let in."""
+    for password, reason in (("p", "Client Closed"), ("wrong", "Authentication Failure")):
+        raw = socket.create_connection(("127.0.0.1", place.port), 10)
+        with raw, raw.makefile("rb") as reader:
+            assert reader.readline().startswith(b"INFO ")
+            connect = {"name": "X", "server_id": "NX", "version": "2.15.1", "cluster": "X"}
+            connect |= {"user": "l", "pass": password}
+            raw.sendall(f"CONNECT {json.dumps(connect)}\r\nPING\r\n".encode())
+            while not (line := reader.readline()).startswith((b"PONG", b"-ERR")):
+                assert line, "the end"
+        server.wait_for_log(f"eafnode connection closed: {reason}")
 
 
 CASES: dict[str, tuple[str, Do, tuple[str, ...], str]] = {
@@ -117,6 +149,27 @@ CASES: dict[str, tuple[str, Do, tuple[str, ...], str]] = {
         ("Managing",),
         "Server is ready",
     ),
+    "clients in the trace": (
+        "trace: true\nno_auth_user: a\naccounts {{ A {{ users: [{{user: a, password: b}}] }}\n"
+        f" B {{{{ users: [{{{{nkey: {USER.public}}}}}] }}}} }}}}",
+        log_in_as_many,
+        ("<<- [SUB by.",),
+        "[SUB by.nothing",
+    ),
+    "leaf nodes that come and go": (
+        "leafnodes {{ listen: '127.0.0.1:{port}', compression: off\n"
+        " authorization {{ user: l, password: p }} }}",
+        come_and_go_as_a_leaf_node,
+        ("Leafnode connection closed",),
+        "Leafnode connection closed: Authentication Failure",
+    ),
+    "credentials that are not there": (
+        "leafnodes {{ remotes: [ {{ url: 'nats-leaf://127.0.0.1:{port}',"
+        " credentials: '/no/such.creds' }} ] }}",
+        nothing,
+        ("Error reading LeafNode Remote Credentials",),
+        "Error reading LeafNode Remote Credentials",
+    ),
     "another name than the certificate's": (
         "tls {{ {pair}, ca_file: '{ca}', verify_and_map: true }}\n"
         "authorization {{ users: [{{user: alice@acme.test}}] }}",
@@ -146,7 +199,7 @@ def lines(binary: str, directory: Path, name: str, place: Place) -> list[str]:
         line = re.sub(r"^\[\d+\] \S+ \S+ ", "", line)
         if any(word in line for word in words):
             line = line.replace(str(place.port), "PORT").replace(str(directory), "DIR")
-            line = re.sub(r"127\.0\.0\.1:\d+ - cid:\d+ - ", "", line)
+            line = re.sub(r"127\.0\.0\.1:\d+ - [cl]id:\d+ - ", "", line)
             compared.append(re.sub(r" cid=\d+ ip=\S+$", "", line))
     return sorted(set(compared))
 

@@ -55,7 +55,9 @@ class Tracer:
 
     def identified(self, profile: ClientProfile) -> None:
         """Name the client in all lines from here on."""
-        self._client = _client_of(profile.connect or {}, profile.user)
+        identity = profile.identity
+        account = identity.account if identity is not None else ACCOUNT
+        self._client = _client_of(profile.connect or {}, profile.user, account)
 
     def one_by_one(self, event: Event) -> Iterator[Event]:
         """Yield an event, or one event for each of several publishes; trace each before it."""
@@ -153,15 +155,17 @@ def _one_by_one(event: Event) -> Iterator[Event]:
         )
 
 
-def _client_of(connect: ConnectOptions, user: str) -> str:
+def _client_of(connect: ConnectOptions, user: str, account: str) -> str:
     """Return the part of a line that describes a client, once it is identified."""
     version = connect.get("version", "")
     words = [f"v{version}" if version else "", connect.get("lang", ""), connect.get("name", "")]
     named = ":".join(word for word in words if word)
     text = f' - "{_quoted(named.encode())}"' if named else ""
+    is_key = user != "" and user == connect.get("nkey")  # one that was proved, not any word
     user = user or connect.get("user", "")
     if user:
-        text += f' - "{_quoted(f"{ACCOUNT}/user:{user}".encode())}"'
+        who = f"nkey:{user}" if is_key else f"user:{user}"
+        text += f' - "{_quoted(f"{account}/{who}".encode())}"'
     return text
 
 

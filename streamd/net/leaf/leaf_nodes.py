@@ -411,7 +411,8 @@ class LeafNodes:
             del self._links[link]
             if link.account:
                 self._accounts.on_links_changed(link.account)
-            self.report(link, "info", f"Leafnode connection closed: {link.reason}")
+            remote = f" - Remote: {link.session.end.name}" if link.space is not None else ""
+            self.report(link, "info", f"Leafnode connection closed: {link.reason}{remote}")
 
     def report(self, link: LeafLink, level: str, text: str) -> None:
         """Log something about a link."""

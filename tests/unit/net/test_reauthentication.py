@@ -94,6 +94,15 @@ def test_new_permissions_hold_for_subscriptions_that_are_open() -> None:
     assert peer.send(b"PUB z 0\r\n\r\n") == b"MSG z 4 0\r\n\r\n"
 
 
+def test_a_user_that_is_in_another_account_ends_without_a_word() -> None:
+    """Its subscriptions belong to the account that it was in; it logs in again."""
+    bed = Bed(Options(users=[User("a", "1", account="$G")]))
+    peer = connect(bed, "a", "1")
+    reload(bed, users=[User("a", "1", account="B")])
+    assert peer.take() == b"" and peer.transport.is_closing
+    assert peer.conn.reason == "Client Closed"
+
+
 def hashed(password: str) -> str:
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 

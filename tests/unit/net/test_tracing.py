@@ -11,7 +11,8 @@ import io
 import bcrypt
 import pytest
 
-from streamd.config.options import Options
+from streamd.config.options import Options, User
+from streamd.net.client.tracing import Tracer
 from streamd.obs.server_log import Log
 from tests.unit.net.bed import CONNECT, Bed, Node, Stream
 
@@ -108,6 +109,23 @@ def test_lines_are_nats_servers() -> None:
 def test_lines_name_the_client(connect: bytes, who: str) -> None:
     lines = traced(b"PING\r\n", connect=b"CONNECT " + connect + b"\r\n")
     assert f"{who}<<- [PING]" in lines
+
+
+def test_lines_name_account_and_user() -> None:
+    """Of an nkey user the key."""
+    key = "UCFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVZ45L"
+    bed = TraceBed(Options(users=[User("a", "p", account="A")], no_auth_user="a"))
+    peer = bed.peer(b'CONNECT {"user":"a","pass":"p","verbose":false}\r\n')
+    bed.lines()
+    peer.send(b"PING\r\n")
+    assert bed.lines()[0] == WHO + '"A/user:a" - <<- [PING]'
+    profile = peer.conn.profile
+    assert profile.connect is not None
+    profile.connect["nkey"] = profile.user = key
+    tracer = Tracer(Log(stream=io.StringIO()), bed.options)
+    tracer.begin(lambda data: None, profile)
+    tracer.identified(profile)
+    assert tracer._client == f' - "A/nkey:{key}"'
 
 
 def test_a_verbose_client_is_answered_ok() -> None:
