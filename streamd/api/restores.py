@@ -370,7 +370,8 @@ class Upload:
         except ArchiveError as err:
             self._fail(str(err))
         except JsError as err:
-            self._fail(err.description)
+            no_room = account_limits.exceeded(self._handle.config["storage"])
+            self._fail(err.description, err if err == no_room else None)
 
     def _begin_chunk(self) -> None:
         self._reply, payload = self._chunks.popleft()
@@ -521,8 +522,9 @@ class Upload:
             handle.name, self._start_ns, self._received_bytes, self._client
         )
 
-    def _fail(self, text: str) -> None:
-        """End the upload, and have the stream deleted before the client hears why."""
+    def _fail(self, text: str, error: JsError | None = None) -> None:
+        """End the upload, and have the stream deleted before the client hears why: `error`, or
+        `text` as that of a failed restore."""
         self._is_over = True
         self._stop()
         if not self._reply and self._chunks:
@@ -530,7 +532,7 @@ class Upload:
 
         def done(_: object) -> None:
             self._restores.forget(self._handle.uid)
-            self._refuse(errors.STREAM_RESTORE(err=text))
+            self._refuse(error or errors.STREAM_RESTORE(err=text))
             self._restores.watch()
 
         self._restores.close(self._handle.uid, False, done)

@@ -70,6 +70,8 @@ _OF_SERVERS: Final = (b"$JS.API.META.", b"$JS.API.SERVER.", b"$JS.API.ACCOUNT.")
 # What nobody but the system account is heard about, for it names any account.
 _OF_ACCOUNTS: Final = b"$JS.API.ACCOUNT."
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
+# Form of the refusal that the system account gets, whatever it asks for of its streams.
+_OF_SYSTEM: Final = Endpoint("system_response", lambda request: None)
 _PAGED: Final[Document] = {"total": 0, "offset": 0, "limit": 0}
 
 Serve = Callable[[Request], None]
@@ -362,6 +364,9 @@ class Router:
         if request.context.jetstream() is not None:
             self._handle(request)
         elif request.endpoint.is_json:
+            is_system = request.context.account == self._accounts.system_account
+            if is_system and request.endpoint.type_name != "account_info_response":
+                request.endpoint = _OF_SYSTEM
             request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
         else:
             request.no_responders()

@@ -119,8 +119,8 @@ def normalise(
     _apply_number_defaults(config, is_pedantic)
     _apply_window(config, duplicate_window_max_ns, is_pedantic)
     _check_policies(config)
-    origin_checks.check_mirror(config, find, is_pedantic=is_pedantic)
     _check_counter(config)  # markers switch message TTLs on, which it may not ask for itself
+    origin_checks.check_mirror(config, find, is_pedantic=is_pedantic)
     _check_markers(config, is_pedantic)
     _check_features(config, is_pedantic)
     origin_checks.check_sources(config, find)

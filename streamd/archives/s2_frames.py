@@ -68,6 +68,8 @@ class S2Reader:
         pieces: list[bytes] = []
         at = 0
         while len(waiting) - at >= 4:
+            if not self._is_begun and waiting[at] != 0xFF:
+                raise S2Error("s2: corrupt input")  # whatever length its first bytes announce
             end = at + 4 + int.from_bytes(waiting[at + 1 : at + 4], "little")
             if len(waiting) < end:
                 break

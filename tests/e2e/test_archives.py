@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,41 @@ async def is_answering(nc: Client) -> bool:
     except TransferError:
         return False
     return True
+
+
+def test_archives_of_an_encrypted_store_are_plain(make_server: Start, run: Run) -> None:
+    """They restore wherever they are taken; what comes in is encrypted as all else, and no page
+    shows the key."""
+    secret, key = b"the cardinal's letters", b"hush, and not a word"
+    server = make_server(jetstream=f'  key: "{key.decode()}"\n')
+    server.start()
+
+    def is_readable() -> bool:
+        files = [path for path in server.store_dir.rglob("*") if path.is_file()]
+        assert len(files) > 5
+        return any(secret in path.read_bytes() for path in files)
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="ENC", subjects=["ENC.>"])
+        await js.publish("ENC.a", secret)
+        download = Download(nc, "ENC")
+        begun = await download.begin()
+        blob = b"".join([chunk async for chunk in download.chunks()])
+        assert [row[4] for row in read(blob)[1]] == [secret]
+        await api_request(nc, "STREAM.DELETE.ENC")
+        await restore(nc, begun["config"], blob)
+        assert (await js.get_msg("ENC", 1)).data == secret
+        for path in ("varz", "jsz?accounts=1&streams=1&config=1"):
+            url = f"http://127.0.0.1:{server.http_port}/{path}"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                assert key not in answer.read()
+        await nc.close()
+
+    run(main())
+    server.stop()
+    assert not is_readable()
 
 
 def test_a_client_that_does_not_ack_is_left(server: ServerProcess, run: Run) -> None:

@@ -41,11 +41,33 @@ def start_cluster(make_server: Start, *, who_names_whom: str) -> dict[str, Serve
     return servers
 
 
+def _page(server: ServerProcess, path: str) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{path}", timeout=5) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
 def _is_healthy(server: ServerProcess) -> bool:
     url = f"http://127.0.0.1:{server.http_port}/healthz"
     with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
         return bool(json.load(answer) == {"status": "ok"})
     return False
+
+
+def shown_as_without_streams(server: ServerProcess, wire: Wire) -> None:
+    """Its own pages and INFO say so, and the others place and look for nothing there."""
+    assert "jetstream" not in wire.info
+    assert _page(server, "jsz")["disabled"] is True
+    assert _page(server, "varz")["jetstream"] == {}
+    for query in ("", "?js-server-only=true"):
+        assert _page(server, f"healthz{query}") == {"status": "ok"}
+
+    def code(subject: str, body: dict[str, object]) -> int:
+        return int(wire.api(subject, body)["error"]["err_code"])
+
+    assert code("STREAM.PEER.REMOVE.S", {"peer": "a"}) == 10040
+    assert code("STREAM.LEADER.STEPDOWN.S", {"placement": {"preferred": "a"}}) == 10005
+    assert code("STREAM.CREATE.W", {"name": "W", "subjects": ["w"], "num_replicas": 5}) == 10005
 
 
 @pytest.mark.parametrize(
@@ -66,6 +88,7 @@ def test_its_clients_use_streams_as_those_of_any_other(make_server: Start, named
         {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True},
     )
     assert made["config"]["num_replicas"] == 3, made
+    shown_as_without_streams(servers["a"], wire)
     inbox = f"{wire.inbox}.acks"
     wire.subscribe(f"{inbox}.*")
     for number in range(200):  # at once: it can be published to as soon as it was answered

@@ -40,6 +40,11 @@ INTENDED = [
         "the position is known and shown at once; the peer shows it when the source is set up",
     ),
     Intended(
+        "sources.requests_for_consumers",
+        "*Nats-Required-Api-Level",
+        "asked for with level 4; the peer asks with 5 first, and then so",
+    ),
+    Intended(
         "pulls.round_robin",
         "[[]*].reply",
         "the pending count in the ack subject: the peer counts the messages that wake it up",

@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,12 @@ import pytest
 from nats.aio.client import Client
 
 from benchmarks.servers import ServerProcess
-from streamd.backup.stream_transfer import Download, upload
+from streamd.archives import message_archive
+from streamd.archives.archive_records import Row
+from streamd.archives.s2_frames import S2Writer
+from streamd.backup.stream_transfer import Download, TransferError, upload
+from tests.unit.test_archive_formats import CONFIG, RECORD, tar_of
+from tests.wire import Wire
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +161,39 @@ def test_an_archive_restores_with_all_that_was_in_the_stream(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("source,target", WAYS[:2], ids=["-".join(way) for way in WAYS[:2]])
+def test_consumers_that_are_not_durable_come_back(
+    ours: ServerProcess, peer: ServerProcess, source: str, target: str
+) -> None:
+    """They are in the archive as others, and are not durable afterwards either."""
+    servers = {"ours": ours, "peer": peer}
+
+    async def run() -> None:
+        one, other = (
+            await nats.connect(servers[source].url),
+            await nats.connect(servers[target].url),
+        )
+        try:
+            config = {"name": "EPH", "subjects": ["eph"], "storage": "file", "num_replicas": 1}
+            await api(one, "STREAM.CREATE.EPH", config | {"retention": "limits"})
+            for _ in range(3):
+                await publish(one, "eph", b"x")
+            short = {"name": "short", "ack_policy": "explicit", "inactive_threshold": 60 * 10**9}
+            await api(one, "CONSUMER.CREATE.EPH.short", {"stream_name": "EPH", "config": short})
+            begun, blob = await archive(one, "EPH")
+            before = await content(one, "EPH")
+            assert [row["name"] for row in before[2]] == ["short"]
+            assert "durable_name" not in before[2][0]["config"]
+            await restore(other, begun, blob)
+            assert await content(other, "EPH") == before
+        finally:
+            for nc in (one, other):
+                await api(nc, "STREAM.DELETE.EPH")
+                await nc.close()
+
+    asyncio.run(run())
+
+
 def test_refusals_are_those_of_nats_server(ours: ServerProcess, peer: ServerProcess) -> None:
     """Requests that make no sense, in the same order at both: same codes, same texts."""
     inbox = "_INBOX.refused"
@@ -189,6 +231,145 @@ def test_refusals_are_those_of_nats_server(ours: ServerProcess, peer: ServerProc
             await nc.close()
 
     assert asyncio.run(run(ours)) == asyncio.run(run(peer))
+
+
+REPLY = re.compile(r"\$JS\.SNAPSHOT\.ACK\.E\.\w+\.(\d+)\.(\d+)")
+SNAPSHOT = {"deliver_subject": "out.e", "chunk_size": 10, "window_size": 2048}
+
+
+@contextmanager
+def stream_of_chunks(server: ServerProcess, size: int, storage: str = "file") -> Iterator[Wire]:
+    """A client of a server with a stream E of `size` bytes that do not compress."""
+    with Wire(server.port) as wire:
+        wire.api("STREAM.CREATE.E", {"name": "E", "subjects": ["e"], "storage": storage})
+        wire.ask("e", random.Random(size).randbytes(size))
+        yield wire
+        wire.api("STREAM.DELETE.E")
+
+
+def test_chunks_and_their_end_are_those_of_nats_server(
+    ours: ServerProcess, peer: ServerProcess
+) -> None:
+    """A full chunk asks for an ack, the rest does not; the end has a status if there was a full
+    one. Chunks have 1024 bytes at the least."""
+
+    def seen(server: ServerProcess, size: int, storage: str) -> list[Any]:
+        found: list[Any] = []
+        with stream_of_chunks(server, size, storage) as wire:
+            wire.subscribe("out.e")
+            wire.fence()
+            answer = wire.api("STREAM.SNAPSHOT.E", SNAPSHOT)
+            found.append([answer["type"], sorted(answer), sorted(answer["config"]["metadata"])])
+            while not found[1:] or found[-1][0] != "end":
+                frame = wire.next(20)
+                if frame.reply:
+                    wire.publish(frame.reply)
+                full = REPLY.fullmatch(frame.reply)
+                kind = "full" if full else "rest" if frame.payload else "end"
+                numbers = full.groups() if full else ()
+                found.append([kind, frame.headers.decode(), len(frame.payload) == 1024, *numbers])
+        return [found[:5], found[-1]] if size > 2000 else found
+
+    for size, storage in ((10, "file"), (9000, "file"), (9000, "memory")):
+        assert seen(ours, size, storage) == seen(peer, size, storage)
+
+
+def test_an_archive_that_nobody_takes(ours: ServerProcess, peer: ServerProcess) -> None:
+    """Who listens to more than just that subject gets it, too."""
+
+    def seen(server: ServerProcess) -> list[Any]:
+        found: list[Any] = []
+        with stream_of_chunks(server, 9000) as wire:
+            wire.subscribe("out.>")
+            wire.fence()
+            wire.api("STREAM.SNAPSHOT.E", SNAPSHOT)
+            frames = wire.collect(count=1, within_s=20)
+            found.append([[len(frame.payload), frame.status] for frame in frames])
+        return found
+
+    assert seen(ours) == seen(peer)
+
+
+def test_uploads_that_break_the_rules_end_alike(ours: ServerProcess, peer: ServerProcess) -> None:
+    """A chunk without a reply ends an upload, and so does one that is no archive."""
+
+    def seen(server: ServerProcess) -> list[Any]:
+        found: list[Any] = []
+        with Wire(server.port) as wire:
+            config = {"name": "U", "subjects": ["u"], "storage": "file", "num_replicas": 1}
+            for chunk in (b"", BROKEN["another checksum"][1]):
+                answer = wire.api("STREAM.RESTORE.U", {"config": config})
+                found.append([answer["type"], sorted(answer)])
+                if chunk:
+                    for _ in range(9):  # the one that can't be read may be told of by the next
+                        (frame,) = wire.ask(answer["deliver_subject"], chunk, within_s=20)
+                        if frame.payload or frame.status:
+                            break
+                    told = frame.json() if frame.payload else {"type": frame.status}
+                    found.append([told["type"], told.get("error", {}).get("err_code")])
+                else:
+                    wire.publish(answer["deliver_subject"], b"x")
+                    wire.fence()
+                deadline = time.monotonic() + 20
+                while time.monotonic() < deadline:
+                    frames = wire.ask(answer["deliver_subject"], b"x", within_s=1)
+                    if frames and frames[0].status:
+                        break
+                found.append([frame.status for frame in frames])
+                while "error" not in wire.api("STREAM.DELETE.U"):
+                    pass
+        return found
+
+    assert seen(ours) == seen(peer)
+
+
+def entries(state: dict[str, Any], *rows: Row, has_end: bool = True) -> bytes:
+    """An archive of W with any entries."""
+    whole = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0} | state
+    frames = S2Writer()
+    plain = message_archive.begin(whole, 1) + message_archive.encode_messages(rows)
+    return frames.write(plain + (message_archive.end() if has_end else b"")) + frames.finish()
+
+
+ROW: Row = (1, 1_700_000_000_000_000_000, b"W.a", b"", b"content")
+ONE_CONSUMER = {"consumer_count": 1}
+BROKEN: dict[str, tuple[dict[str, Any], bytes]] = {
+    "nothing": ({}, b""),
+    "no frames": ({}, b"no archive" * 20),
+    "another checksum": ({}, entries({}, ROW)[:-1] + b"\1"),
+    "no consumer": ({}, entries(ONE_CONSUMER, ROW)),
+    "no state of a consumer": (
+        {},
+        entries(ONE_CONSUMER, (0, 1, b"consumers/c", b"", b'{"config":{"name":"c"}}'), ROW),
+    ),
+    "a message without a seq": ({}, entries({}, ROW, (0, 1, b"W.a", b"", b""))),
+    "a large message": ({"max_msg_size": 5}, entries({}, ROW)),
+    "no end": ({}, entries({}, ROW, has_end=False)),
+    "no room": ({}, entries({"bytes": 10**18}, ROW)),
+    "a tar of another stream": ({}, tar_of([("meta.inf", CONFIG), ("msgs/1.blk", RECORD)])),
+}
+
+
+def test_what_is_said_of_broken_archives(ours: ServerProcess, peer: ServerProcess) -> None:
+    """The same as nats-server says; only that of a stream nothing is left here."""
+
+    async def run(server: ServerProcess) -> list[Any]:
+        nc = await nats.connect(server.url)
+        found: list[Any] = []
+        try:
+            for number, (title, (more, blob)) in enumerate(BROKEN.items()):
+                name = f"W{number}"
+                config = {"name": name, "subjects": [name], "storage": "file", "num_replicas": 1}
+                with pytest.raises(TransferError) as caught:
+                    await restore(nc, {"config": config | more, "state": {}}, blob)
+                found.append((title, str(caught.value)))
+                await api(nc, f"STREAM.DELETE.{name}")
+        finally:
+            await nc.close()
+        return found
+
+    mine, theirs = asyncio.run(run(ours)), asyncio.run(run(peer))
+    assert mine == theirs
 
 
 def test_advisories_have_the_fields_of_nats_server(

@@ -312,6 +312,23 @@ def difference(theirs: Any, ours: Any) -> Any:
     return found
 
 
+JETSTREAM = (
+    "INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.S", "STREAM.CREATE.X", "CONSUMER.NAMES.S",
+    "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.STREAM.MOVE.A.S",
+)  # fmt: skip
+
+
+def test_jetstream_of_the_system_account_is_answered_alike(beds: dict[str, Bed]) -> None:
+    """It has none: requests for its streams say so; a single server has nothing to operate."""
+
+    def told(bed: Bed, request: str) -> list[Any]:
+        frames = bed.ask("s", f"$JS.API.{request}")
+        return [frame.json() if frame.payload else frame.status for frame in frames]
+
+    for request in JETSTREAM:
+        assert told(beds["ours"], request) == told(beds["theirs"], request), request
+
+
 # --- events ---------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,12 @@ def test_random_blocks_never_do_worse_than_an_error() -> None:
             continue
 
 
+def test_what_has_no_frames_is_refused_at_once() -> None:
+    """Its first bytes are no length to wait for."""
+    with pytest.raises(S2Error, match="corrupt"):
+        S2Reader().feed(b"no archive")
+
+
 def test_frames_that_are_unknown_are_skipped_or_refused() -> None:
     """Padding is skipped; a frame that must be understood is not."""
     frames = S2Writer()

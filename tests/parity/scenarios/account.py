@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.parity.recorder import ANSWER_S, Recorder
@@ -25,7 +26,10 @@ def info(at: Recorder) -> None:
     at.api("INFO", {"x": 1}, is_quiet=True)
 
 
-UNKNOWN = ["ZZZ", "STREAM.ZZZ.S", "STREAM.INFO", "STREAM.INFO.a.b", "CONSUMER.ZZZ.S.C"]
+UNKNOWN = [
+    "ZZZ", "STREAM.ZZZ.S", "STREAM.TEMPLATE.NAMES", "STREAM.INFO", "STREAM.INFO.a.b",
+    "CONSUMER.ZZZ.S.C",
+]  # fmt: skip
 
 
 def _unknown(subject: str) -> Any:
@@ -151,3 +155,23 @@ def what_is_audited(at: Recorder) -> None:
     frames = listener.collect(within_s=ANSWER_S, quiet_s=0.5)
     told = [frame.json() for frame in frames]
     at.note("audited", [[each["subject"], each.get("request", "")] for each in told])
+
+
+@scenario
+def fields_of_audits(at: Recorder) -> None:
+    """Of what is done, refused, not understood, and asked without a reply."""
+    listener = at.connect()
+    listener.subscribe("$JS.EVENT.ADVISORY.API")
+    listener.fence()
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, is_quiet=True)
+    at.api("STREAM.CREATE.T", b"{", is_quiet=True)
+    at.api("STREAM.CREATE.T", {"name": "T", "zzz": 1}, is_quiet=True)
+    level = {"Nats-Required-Api-Level": "99"}
+    at.api("STREAM.NAMES", headers=level, is_quiet=True)
+    at.wire.publish("$JS.API.STREAM.INFO.S")
+    at.wire.publish("$JS.API.STREAM.INFO.NONE", b"{}")
+    for frame in listener.collect(count=6, within_s=ANSWER_S):
+        told = frame.json()
+        error = json.loads(told["response"]).get("error", {}).get("err_code", 0)
+        seen = [told["subject"], told.get("request"), error, sorted(told), sorted(told["client"])]
+        at.note("audited", seen)

@@ -184,6 +184,10 @@ def rollup_in_batch(at: Recorder) -> None:
     at.pub("s.a", headers=part("c", 1, Nats_Rollup="all"))
     at.pub("s.c", headers=part("c", 2, "1"))
     at.api("STREAM.INFO.S", {"subjects_filter": ">"})
+    for kind, subject in (("sub", "s.a"), ("sub", "s.b"), ("all", "s.a")):
+        at.pub("s.a", headers=part("d", 1))
+        at.pub(subject, headers=part("d", 2, "1", Nats_Rollup=kind))
+        at.api("STREAM.INFO.S", {"subjects_filter": ">"})
 
 
 @scenario

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from itertools import combinations
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 Config = dict[str, Any]
@@ -24,6 +26,11 @@ def settled(at: Recorder, name: str, count: int, *, last: int | None = None) -> 
 
     at.wait_until(is_there, WITHIN_S)
     info(at, name, is_quiet=False)
+
+
+def holds(at: Recorder, name: str, count: int) -> None:
+    """Wait until the stream has so many messages."""
+    at.wait_until(lambda: info(at, name)["state"]["messages"] == count, WITHIN_S)
 
 
 def connected(at: Recorder, name: str) -> None:
@@ -58,6 +65,9 @@ _CONFIGS: tuple[tuple[str, Config, Config], ...] = (
     ("own window", {}, {"duplicate_window": 1_000_000_000}),
     ("discard new", {}, {"discard": "new", "max_msgs": 3}),
     ("work queue", {}, {"retention": "workqueue"}),
+    ("interest", {}, {"retention": "interest"}),
+    ("no ack", {}, {"no_ack": True}),
+    ("copies onto its origin", {}, {"republish": {"src": ">", "dest": "o.>"}}),
     ("not direct as asked", {}, {"mirror_direct": True}),
     ("smaller messages", {}, {"max_msg_size": 10}),
     ("sealed", {}, {"sealed": True}),
@@ -90,7 +100,24 @@ _CONFIGS: tuple[tuple[str, Config, Config], ...] = (
     ("external own api", {"external": {"api": "$JS.API", "deliver": ""}}, {}),
     ("external longer api", {"external": {"api": "$JS.API.x", "deliver": ""}}, {}),
     ("external deliver", {"external": {"api": "$JS.dom.API", "deliver": "d.*"}}, {}),
+    (
+        "external deliver of its origin",
+        {"external": {"api": "$JS.dom.API", "deliver": "o.x"}},
+        {},
+    ),
+    (
+        "external and direct",
+        {"external": {"api": "$JS.dom.API", "deliver": ""}},
+        {"mirror_direct": True},
+    ),
+    ("missing and direct", {"name": "N"}, {"mirror_direct": True}),
     ("consumer", {"consumer": {"name": "C", "deliver_subject": "d.c"}}, {}),
+    ("consumer alone", {"consumer": {"name": "C"}}, {}),
+    (
+        "consumer and filter",
+        {"filter_subject": "o.a", "consumer": {"name": "C", "deliver_subject": "d.c"}},
+        {},
+    ),
     ("consumer name", {"consumer": {"name": "a.b", "deliver_subject": "d.c"}}, {}),
     ("consumer subject", {"consumer": {"name": "C", "deliver_subject": "d.*"}}, {}),
     (
@@ -111,6 +138,67 @@ def _configured(mirror: Config, more: Config) -> Any:
 
 for _name, _mirror, _more in _CONFIGS:
     add(f"mirrors.config {_name}", _configured(_mirror, _more))
+
+
+_FAULTS: dict[str, tuple[Config, Config]] = {
+    "first seq": ({}, {"first_seq": 5}),
+    "subjects": ({}, {"subjects": ["m"]}),
+    "sources": ({}, {"sources": [{"name": "X"}]}),
+    "counter": ({}, {"allow_msg_counter": True}),
+    "atomic": ({}, {"allow_atomic": True}),
+    "batched": ({}, {"allow_batched": True}),
+    "schedules": ({}, {"allow_msg_schedules": True}),
+    "consumer": ({"consumer": {"name": "a.b", "deliver_subject": "d"}}, {}),
+    "filter": (
+        {"filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "p"}]},
+        {},
+    ),
+    "markers": ({}, {"subject_delete_marker_ttl": 2_000_000_000}),
+    "source": ({"subject_transforms": [{"src": "o..a", "dest": "p"}]}, {}),
+    "destination": ({"subject_transforms": [{"src": "o.*", "dest": "p.$2"}]}, {}),
+    "overlap": (
+        {"subject_transforms": [{"src": "o.*", "dest": "p"}, {"src": "o.a", "dest": "q"}]},
+        {},
+    ),
+    "name": ({"name": "a.b"}, {}),
+    "size": ({}, {"max_msg_size": 10}),
+    "cycle": ({"name": "M"}, {}),
+}
+
+
+@scenario
+def two_faults_of_a_configuration(at: Recorder) -> None:
+    """Which of them is said."""
+    origin(at, max_msg_size=100)
+    for first, second in combinations(_FAULTS, 2):
+        (mirror, more), (other, others) = _FAULTS[first], _FAULTS[second]
+        config = {"name": "M", "mirror": {"name": "O"} | mirror | other} | more | others
+        told = at.api("STREAM.CREATE.M", config, is_quiet=True)
+        at.note(f"{first} and {second}", told.get("error"))
+
+
+@scenario
+def direct_as_the_origin_has_it(at: Recorder) -> None:
+    """Looked up when the mirror is created or updated, and not when the origin is."""
+    allowing = {"name": "O", "subjects": ["o.>"], "allow_direct": True}
+    at.api("STREAM.CREATE.O", allowing, is_quiet=True)
+    config = {"name": "M", "mirror": {"name": "O"}}
+
+    def shown(label: str) -> None:
+        at.note(label, info(at, "M")["config"]["mirror_direct"])
+
+    at.api("STREAM.CREATE.M", config, is_quiet=True)
+    shown("created")
+    at.api("STREAM.UPDATE.O", allowing | {"allow_direct": False}, is_quiet=True)
+    shown("origin changed")
+    at.api("STREAM.UPDATE.M", config | {"mirror_direct": True}, is_quiet=True)
+    shown("asked for")
+    at.api("STREAM.UPDATE.O", allowing, is_quiet=True)
+    at.api("STREAM.UPDATE.M", config, is_quiet=True)
+    shown("not asked for")
+    for more in ({"mirror_direct": True}, {}):
+        promoted = at.api("STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]} | more)
+        at.note("promoted", promoted.get("config", {}).get("mirror_direct"))
 
 
 @scenario
@@ -328,7 +416,185 @@ def origin_that_comes_later(at: Recorder) -> None:
     info(at, "M", is_quiet=False)
 
 
+@scenario
+def start_beyond_the_end_is_kept_to(at: Recorder) -> None:
+    """What the origin stores before that is not for the mirror."""
+    origin(at, "o.a", "o.b", "o.c")
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O", "opt_start_seq": 6}})
+    settled(at, "M", 0, last=5)
+    at.fill("o.d", "o.e", "o.f", "o.g")
+    settled(at, "M", 2, last=7)
+    contents(at, "M")
+
+
+@scenario
+def batches_lose_their_headers(at: Recorder) -> None:
+    origin(at, allow_atomic=True)
+    head = {"Nats-Batch-Id": "b", "Own": "x"}
+    at.pub("o.a", headers=head | {"Nats-Batch-Sequence": "1"})
+    at.pub("o.b", headers=head | {"Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"})
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
+    settled(at, "M", 2)
+    contents(at, "M")
+
+
+@scenario
+def counters_as_they_are(at: Recorder) -> None:
+    origin(at, allow_msg_counter=True)
+    for value in ("5", "-2"):
+        at.pub("o.a", b"", headers={"Nats-Incr": value})
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
+    settled(at, "M", 2)
+    contents(at, "M")
+
+
+@scenario
+def schedules_fire_at_the_origin_alone(at: Recorder) -> None:
+    origin(at, allow_msg_schedules=True)
+    for subject, when in (("o.a", "2099"), ("o.b", "2001")):
+        pattern = f"@at {when}-01-01T00:00:00Z"
+        at.pub(subject, headers={"Nats-Schedule": pattern, "Nats-Schedule-Target": "o.t"})
+    at.wait_until(lambda: info(at, "O")["state"]["last_seq"] == 3, WITHIN_S)
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
+    settled(at, "M", 2, last=3)
+    contents(at, "M")
+
+
+@scenario
+def expiry_is_not_copied_but_its_markers_are(at: Recorder) -> None:
+    """A marker is a message like others where the mirror allows no times of its own."""
+    second = 1_000_000_000
+    origin(at, max_age=second, subject_delete_marker_ttl=60 * second, allow_rollup_hdrs=True)
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
+    connected(at, "M")
+    at.fill("o.a")
+    at.wait_until(lambda: info(at, "O")["state"]["first_seq"] == 2, WITHIN_S)
+    settled(at, "M", 2, last=2)
+    contents(at, "M")
+
+
+@scenario
+def copies_are_published_again(at: Recorder) -> None:
+    listener = at.connect()
+    listener.subscribe("r.>")
+    listener.fence()
+    origin(at)
+    at.pub("o.a", b"1", headers={"Own": "x"})
+    republish = {"src": ">", "dest": "r.>"}
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}, "republish": republish})
+    at.note_frames("heard", listener.collect(count=1, within_s=WITHIN_S))
+
+
+# --- what the origin is asked for -----------------------------------------------------------------
+
+
+def asked_of_origin(at: Recorder, config: Config, api: str, count: int = 1) -> None:
+    """Create a stream that copies from an API which nobody serves; record what it asks there."""
+    listener = at.connect()
+    listener.subscribe(f"{api}.CONSUMER.CREATE.>")
+    listener.fence()
+    name = config["name"]
+    at.api(f"STREAM.CREATE.{name}", config, is_quiet=True)
+    rows = []
+    for frame in listener.collect(count=count, within_s=ANSWER_S):
+        body = frame.json()
+        wanted = body.get("config", {})
+        wanted["deliver_subject"] = wanted.get("deliver_subject", "").rpartition(".")[0]
+        rows.append([frame.subject, frame.pairs, body.get("stream_name"), wanted])
+    at.note(f"asked for {config}", sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)))
+    at.api(f"STREAM.DELETE.{name}", is_quiet=True)
+
+
+_ASKED: tuple[Config, ...] = (
+    {},
+    {"filter_subject": "o.a"},
+    {"opt_start_seq": 7},
+    {"opt_start_time": "2024-01-01T00:00:00Z"},
+    {"subject_transforms": [{"src": "o.*", "dest": "p.$1"}]},
+    {"subject_transforms": [{"src": "o.a", "dest": ""}, {"src": "o.b", "dest": "p"}]},
+)
+
+
+@scenario
+def requests_for_consumers(at: Recorder) -> None:
+    """Names, headers and fields: either server may be the other's origin."""
+    for number, more in enumerate(_ASKED):
+        for deliver in ("", "d.x"):
+            api = f"x{number}{len(deliver)}.api"
+            external = {"api": api, "deliver": deliver}
+            mirror = {"name": "O", "external": external} | more
+            asked_of_origin(at, {"name": "M", "mirror": mirror}, api)
+
+
+@scenario
+def consumer_that_brings_the_copies(at: Recorder) -> None:
+    """It is in no list and no count; who knows its name may ask for it."""
+    origin(at, "o.a")
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}}, is_quiet=True)
+    connected(at, "M")
+    at.api("CONSUMER.NAMES.O")
+    at.api("CONSUMER.LIST.O")
+    at.note("counted", info(at, "O")["state"]["consumer_count"])
+    page = at.http("/jsz?accounts=1&streams=1&consumers=1&direct-consumers=1", lambda _: "")
+    streams = page["account_details"][0]["stream_detail"]
+    (row,) = [each for each in streams if each["name"] == "O"]
+    name = row["direct_consumer_detail"][0]["name"]
+    found = at.api(f"CONSUMER.INFO.O.{name}", is_quiet=True)
+    config = found.get("config", {})
+    config["name"] = config.get("name", "").rpartition("-")[0]
+    config["deliver_subject"] = config.get("deliver_subject", "").rpartition(".")[0]
+    at.note("its info", {"config": config, "error": found.get("error")})
+
+
 # --- work queues ----------------------------------------------------------------------------------
+
+
+@scenario
+def copies_beside_consumers_of_a_work_queue(at: Recorder) -> None:
+    """As many as there are, whatever the queue's limit; a message leaves when all are done with
+    it, and a copy that comes later begins behind."""
+    origin(at, retention="workqueue", max_consumers=1)
+    body = {"stream_name": "O", "config": {"durable_name": "C", "ack_policy": "explicit"}}
+    at.api("CONSUMER.CREATE.O.C", body, is_quiet=True)
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}}, is_quiet=True)
+    at.api("STREAM.CREATE.S", {"name": "S", "sources": [{"name": "O"}]}, is_quiet=True)
+    connected(at, "M")
+    at.wait_until(lambda: info(at, "S")["sources"][0]["active"] >= 0, WITHIN_S)
+    at.note("consumers", sorted(at.api("CONSUMER.NAMES.O", is_quiet=True)["consumers"]))
+    at.fill("o.a", "o.b")
+    for name in "MS":
+        holds(at, name, 2)
+    for _ in range(2):
+        for frame in at.wire.ask("$JS.API.CONSUMER.MSG.NEXT.O.C", b'{"batch":1}'):
+            at.ack(frame)
+    at.wait_until(lambda: info(at, "O")["state"]["messages"] == 0, WITHIN_S)
+    at.note("left", info(at, "O")["state"]["messages"])
+    at.api("STREAM.CREATE.N", {"name": "N", "mirror": {"name": "O"}}, is_quiet=True)
+    at.wait_until(lambda: info(at, "N")["state"]["last_seq"] == 2, WITHIN_S)
+    at.note("later", {key: info(at, "N")["state"][key] for key in ("first_seq", "last_seq")})
+
+
+@scenario
+def promotion_ends_the_consumer(at: Recorder) -> None:
+    """That which the mirror made; one that a user made stays."""
+    origin(at, "o.a", retention="interest")
+
+    def names() -> list[str]:
+        found: list[str] = at.api("CONSUMER.NAMES.O", is_quiet=True)["consumers"]
+        return sorted(found or [])
+
+    used = {"durable_name": "C", "ack_policy": "flow_control", "deliver_subject": "d.c"}
+    body = {"stream_name": "O", "config": used}
+    at.api("CONSUMER.CREATE.O.C", body, is_quiet=True)
+    by_user = {"name": "O", "consumer": {"name": "C", "deliver_subject": "d.c"}}
+    for name, mirror in (("M", {"name": "O"}), ("N", by_user)):
+        at.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": mirror}, is_quiet=True)
+        connected(at, name)
+    at.note("while they copy", len(names()))
+    for name in "MN":
+        at.api(f"STREAM.UPDATE.{name}", {"name": name, "subjects": [name]}, is_quiet=True)
+    at.wait_until(lambda: names() == ["C"], WITHIN_S)
+    at.note("promoted", names())
 
 
 @scenario
@@ -480,3 +746,34 @@ def monitoring(at: Recorder) -> None:
     at.http("/jsz?accounts=1&streams=1&consumers=1", kept)
     at.http("/jsz?accounts=1&streams=1&consumers=1&direct-consumers=1", kept)
     at.http("/jsz?accounts=1&streams=1&direct-consumers=1", kept)
+
+
+@scenario
+def direct_gets_by_a_filtered_mirror(at: Recorder) -> None:
+    """It answers for its origin, of what it lacks too; other gets are the origin's."""
+    allowing = {"name": "O", "subjects": ["o.>"], "allow_direct": True}
+    at.api("STREAM.CREATE.O", allowing, is_quiet=True)
+    at.fill("o.a", "o.b")
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O", "filter_subject": "o.a"}})
+    at.api("STREAM.UPDATE.O", allowing | {"allow_direct": False}, is_quiet=True)
+    settled(at, "M", 1)
+    at.direct("O", subject="o.a")
+    at.direct("O", subject="o.b")
+    at.api("STREAM.PURGE.O")
+    at.direct("O", subject="o.a")
+    at.api("STREAM.MSG.GET.O", {"last_by_subj": "o.a"})
+
+
+@scenario
+def consumers_that_are_none_for_a_copy(at: Recorder) -> None:
+    """One that is pulled from, of a mirror and of a source."""
+    origin(at, "o.a")
+    body = {"stream_name": "O", "config": {"durable_name": "C", "ack_policy": "explicit"}}
+    at.api("CONSUMER.CREATE.O.C", body, is_quiet=True)
+    used = {"name": "O", "consumer": {"name": "C", "deliver_subject": "d.c"}}
+    at.api("STREAM.CREATE.M", {"name": "M", "mirror": used}, is_quiet=True)
+    at.wait_until(lambda: "error" in info(at, "M").get("mirror", {}), WITHIN_S)
+    at.note("mirror", info(at, "M")["mirror"].get("error"))
+    at.api("STREAM.CREATE.S", {"name": "S", "sources": [used]}, is_quiet=True)
+    at.wait_until(lambda: "error" in info(at, "S")["sources"][0], WITHIN_S)
+    at.note("source", info(at, "S")["sources"][0].get("error"))

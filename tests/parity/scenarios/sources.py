@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from streamd.machine.streams.origins import short_hash
 from tests.parity.recorder import Recorder
 from tests.parity.registry import add, scenario
-from tests.parity.scenarios.mirrors import WITHIN_S, info, origin
+from tests.parity.scenarios.mirrors import WITHIN_S, asked_of_origin, holds, info, origin
 
 Config = dict[str, Any]
 _BIG: Config = {"max_msg_size": 100}
@@ -69,6 +70,13 @@ _CONFIGS: tuple[tuple[str, list[Config], Config], ...] = (
         {},
     ),
     ("discard new", [{"name": "O"}], {"discard": "new", "max_msgs": 1}),
+    ("interest", [{"name": "O"}], {"retention": "interest"}),
+    ("counter", [{"name": "O"}], {"allow_msg_counter": True}),
+    ("republish", [{"name": "O"}], {"republish": {"src": ">", "dest": "r.>"}}),
+    ("overlapping filters", [{"name": "O", "filter_subject": f"o.{x}"} for x in ">a"], {}),
+    ("bad filter, bad subject", [{"name": "O", "filter_subject": "o..a"}], {"subjects": ["a..b"]}),
+    ("external bad name", [{"name": "a.b", "external": {"api": "$JS.d.API", "deliver": ""}}], {}),
+    ("external deliver", [{"name": "O", "external": {"api": "$JS.d.API", "deliver": "d.*"}}], {}),
 )
 
 
@@ -300,3 +308,134 @@ def counters_into_a_plain_stream_and_back(at: Recorder) -> None:
     at.api("STREAM.CREATE.P", {"name": "P", "subjects": ["p.>"]}, is_quiet=True)
     at.fill("p.a", "p.b")
     sourced(at, [{"name": "P"}, {"name": "O"}], 1, allow_msg_counter=True)
+
+
+@scenario
+def without_a_window_ids_mean_nothing(at: Recorder) -> None:
+    """Neither those of origins nor those of its own publishers."""
+    origin(at)
+    at.pub("o.a", headers={"Nats-Msg-Id": "i"})
+    at.api("STREAM.CREATE.P", {"name": "P", "subjects": ["p"]}, is_quiet=True)
+    at.pub("p", headers={"Nats-Msg-Id": "i"})
+    sources = [{"name": "O"}, {"name": "P"}]
+    at.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "sources": sources}, is_quiet=True)
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 2, WITHIN_S)
+    for _ in range(2):
+        at.pub("s", headers={"Nats-Msg-Id": "i"})
+    at.note("stored", info(at, "S")["state"]["messages"])
+
+
+@scenario
+def another_filter_begins_at_its_start(at: Recorder) -> None:
+    """Another start of the same filter does nothing."""
+    origin(at, "o.a", "o.b", "o.a")
+    sourced(at, [{"name": "O", "filter_subject": "o.a"}], 2)
+    own = {"name": "S", "subjects": ["s"]}
+    other = {"name": "O", "filter_subject": "o.b"}
+    at.api("STREAM.UPDATE.S", own | {"sources": [other]}, is_quiet=True)
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 3, WITHIN_S)
+    stored(at)
+    moved = at.api("STREAM.UPDATE.S", own | {"sources": [other | {"opt_start_seq": 1}]})
+    at.note("its start", moved.get("config", {}).get("sources"))
+    at.fill("o.b")
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 4, WITHIN_S)
+    stored(at)
+
+
+@scenario
+def all_sources_are_removed(at: Recorder) -> None:
+    """A stream that is left without subjects gets one, and the origin's consumer goes; with the
+    stream too."""
+    origin(at, "o.a", retention="workqueue")
+    sourced(at, [{"name": "O"}], 1)
+
+    def names() -> list[str]:
+        return at.api("CONSUMER.NAMES.O", is_quiet=True)["consumers"] or []
+
+    at.note("consumers", len(names()))
+    at.api("STREAM.UPDATE.S", {"name": "S"})
+    at.pub("S")
+    at.wait_until(lambda: not names(), WITHIN_S)
+    at.note("consumers", names())
+    at.api("STREAM.UPDATE.S", {"name": "S", "sources": [{"name": "O"}]}, is_quiet=True)
+    at.wait_until(lambda: bool(names()), WITHIN_S)
+    at.note("consumers", len(names()))
+    at.api("STREAM.DELETE.S")
+    at.wait_until(lambda: not names(), WITHIN_S)
+    at.note("consumers", names())
+
+
+@scenario
+def key_value_sources(at: Recorder) -> None:
+    bucket = {"max_msgs_per_subject": 3, "allow_rollup_hdrs": True, "discard": "new"}
+    config = {"name": "KV_a", "subjects": ["$KV.a.>"]} | bucket
+    at.api("STREAM.CREATE.KV_a", config, is_quiet=True)
+    at.fill("$KV.a.x", "$KV.a.y", "$KV.a.x")
+    at.pub("$KV.a.y", b"", headers={"KV-Operation": "DEL"})
+    transforms = [{"src": "$KV.a.>", "dest": "$KV.s.>"}]
+    sources = [{"name": "KV_a", "subject_transforms": transforms}]
+    sourced(at, sources, 4, subjects=["$KV.s.>"], **bucket)
+
+
+@scenario
+def lives_as_the_destination_allows(at: Recorder) -> None:
+    origin(at, allow_msg_ttl=True)
+    for name, more in (("S", {}), ("T", {"allow_msg_ttl": True})):
+        config = {"name": name, "sources": [{"name": "O"}]} | more
+        at.api(f"STREAM.CREATE.{name}", config, is_quiet=True)
+    at.pub("o.a", headers={"Nats-TTL": "1s"})
+    at.pub("o.b", headers={"Nats-TTL": "never"})
+    for name, count in (("S", 2), ("O", 1), ("T", 1)):
+        holds(at, name, count)
+        at.note(name, info(at, name)["state"]["messages"])
+    at.note("S at the end", info(at, "S")["state"]["messages"])
+
+
+@scenario
+def schedules_fire_at_the_origin_alone(at: Recorder) -> None:
+    origin(at, allow_msg_schedules=True)
+    for subject, when in (("o.a", "2099"), ("o.b", "2001")):
+        pattern = f"@at {when}-01-01T00:00:00Z"
+        at.pub(subject, headers={"Nats-Schedule": pattern, "Nats-Schedule-Target": "o.t"})
+    at.wait_until(lambda: info(at, "O")["state"]["last_seq"] == 3, WITHIN_S)
+    at.api("STREAM.CREATE.S", {"name": "S", "sources": [{"name": "O"}]}, is_quiet=True)
+    at.wait_until(lambda: info(at, "S")["state"]["messages"] == 2, WITHIN_S)
+    stored(at)
+
+
+@scenario
+def copies_are_published_again(at: Recorder) -> None:
+    listener = at.connect()
+    listener.subscribe("r.>")
+    listener.fence()
+    origin(at, "o.a")
+    republish = {"src": ">", "dest": "r.>"}
+    config = {"name": "S", "sources": [{"name": "O"}], "republish": republish}
+    at.api("STREAM.CREATE.S", config, is_quiet=True)
+    frames = listener.collect(count=1, within_s=WITHIN_S)
+    at.note("heard", [[each.subject, sorted(each.pairs), each.payload.decode()] for each in frames])
+
+
+@scenario
+def requests_for_consumers(at: Recorder) -> None:
+    """Names, headers and fields: either server may be the other's origin."""
+    external = {"api": "x.api", "deliver": ""}
+    plain = {"name": "O", "external": external}
+    asked_of_origin(at, {"name": "S", "sources": [plain]}, "x.api")
+    filtered = [plain | {"filter_subject": f"o.{letter}"} for letter in "ab"]
+    asked_of_origin(at, {"name": "T", "sources": filtered}, "x.api", count=2)
+    transforms = [{"src": "o.a", "dest": "p"}, {"src": "o.b", "dest": ""}]
+    several = [plain | {"subject_transforms": transforms}, plain | {"opt_start_seq": 4}]
+    asked_of_origin(at, {"name": "U", "sources": several}, "x.api", count=2)
+
+
+@scenario
+def identity_of_an_origin(at: Recorder) -> None:
+    """A hash of the time at which it was created, as its info shows that."""
+    origin(at, "o.a")
+    created = info(at, "O")["created"]
+    at.api("STREAM.CREATE.S", {"name": "S", "sources": [{"name": "O"}]}, is_quiet=True)
+    holds(at, "S", 1)
+    message = at.api("STREAM.MSG.GET.S", {"seq": 1}, is_quiet=True)["message"]
+    headers = base64.b64decode(message["hdrs"]).decode().rstrip()
+    at.note("is that of its creation", headers.rpartition(" ")[2] == short_hash(created))

@@ -103,6 +103,15 @@ CREATE: dict[str, Any] = {
                        "num_replicas": 1, "duplicate_window": 120 * SECOND, "pedantic": True},
     "unicode_name_fields": {"name": "S", "subjects": ["s.é.日本"], "description": "naïve ✓"},
     "placement_single": {"name": "S", "subjects": ["s"], "placement": {"cluster": "c1"}},
+    "compression_empty": {"name": "S", "subjects": ["s"], "compression": ""},
+    "compression_case": {"name": "S", "subjects": ["s"], "compression": "S2"},
+    "compression_memory": {"name": "S", "subjects": ["s"], "compression": "s2",
+                           "storage": "memory"},
+    "persist_empty": {"name": "S", "subjects": ["s"], "persist_mode": ""},
+    "persist_default": {"name": "S", "subjects": ["s"], "persist_mode": "default"},
+    "persist_other": {"name": "S", "subjects": ["s"], "persist_mode": "zzz"},
+    "persist_async_batched": {"name": "S", "subjects": ["s"], "persist_mode": "async",
+                              "allow_batched": True},
     "persist_async_file": {"name": "S", "subjects": ["s"], "persist_mode": "async"},
 }  # fmt: skip
 
@@ -434,3 +443,9 @@ def standalone_cluster_calls(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", BASE, is_quiet=True)
     at.api("STREAM.LEADER.STEPDOWN.S")
     at.api("STREAM.PEER.REMOVE.S", {"peer": "x"})
+    at.api("STREAM.PEER.EVACUATE.S", {"peer": "x"})
+    at.api("STREAM.CANCEL_MOVE.S")
+    at.api("CONSUMER.LEADER.STEPDOWN.S.C")
+    for subject in ("META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.A",
+                    "ACCOUNT.STREAM.MOVE.A.S", "STREAM.TEMPLATE.CREATE.S"):  # fmt: skip
+        at.note_frames(subject, at.wire.ask(f"$JS.API.{subject}", b"{}", within_s=0.3))

@@ -85,3 +85,18 @@ def test_an_atomic_batch_fits_as_a_whole_or_not_at_all(headers: bytes) -> None:
     refused = commit(needed - 1)
     assert refused.err_code == FULL.err_code and box.machine.index.count == 0
     assert commit(needed) == (3, 3)
+
+
+def test_a_member_of_a_fast_batch_needs_room_too() -> None:
+    """What does not fit is told as an error of that member, and the batch goes on if it may."""
+    box = Box(allow_batched=True)
+    msgs = [(b"a.b", b"", bytes(100))] * 3
+    needed = box.machine.index.sizes.of_message(msgs[0])
+    members = [[b"b", 1, 4, 1, 0, 1], [b"b", 1, 4, 2, 1, 1], [b"b", 1, 4, 3, 2, 1]]
+    box.now += 1_000_000
+    rules = commands.PUBLISH_RULES
+    command = [commands.STORE_FAST, box.now, msgs, rules, members, [], 2 * needed]
+    assert not why_malformed(command, (commands.STORE_FAST,))
+    told = box.apply(commands.encode(command))
+    assert box.machine.index.count == 2
+    assert "10002" in str(told)

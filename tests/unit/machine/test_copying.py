@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamd.machine import commands
-from streamd.machine.streams.origins import index_name, named_in_header
+from streamd.machine.streams.origins import index_name, named_in_header, short_hash
 from streamd.machine.streams.stream import StreamMachine
 from streamd.store.blocks.block_codec import BlockCodec
 from tests.unit.machine.box import START_NS, Box
@@ -113,6 +113,16 @@ def test_ttl_counts_from_the_origins_time_where_the_mirror_allows_it() -> None:
     assert plain.machine.next_expiry_ns() == 0
 
 
+def test_a_mirror_knows_no_ids_and_fires_no_schedules() -> None:
+    box = mirror()
+    ids = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
+    assert bring(box, [1, 2], after=0, headers=ids) == 2
+    assert box.machine.index.count == 2
+    plan = b"NATS/1.0\r\nNats-Schedule: @every 1s\r\nNats-Schedule-Target: a.t\r\n\r\n"
+    bring(box, [3], after=2, headers=plan)
+    assert box.machine.index.count == 3 and not box.machine.content.schedules
+
+
 def test_rollup_of_a_mirror_needs_its_permission() -> None:
     headers = b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"
     for allows, left in ((False, 3), (True, 1)):
@@ -127,6 +137,8 @@ def test_source_gives_new_seqs_and_remembers_its_position() -> None:
     box.put(b"a.own")
     assert bring(box, [4, 9], after=0, name=NAME, identity="one") == 9
     assert box.machine.index.last_seq == 3
+    stored = box.read(3)
+    assert stored is not None and box.now <= stored.ts < box.now + 1000  # not when O stored it
     assert bring(box, [4, 9], after=0, name=NAME, identity="one") == 9
     box.do(commands.PURGE, b"", 0, 0)
     again = restored(box)
@@ -177,6 +189,16 @@ def test_header_tells_index_name_and_position() -> None:
     header = b"SB 12 b.0\fb.2 t.0\f> b.0 uoDGYapx"
     assert named_in_header(header) == (name, ("uoDGYapx", 12))
     assert named_in_header(b"nothing of the kind") is None
+
+
+def test_index_names_tell_what_is_not_an_origin_of_this_account() -> None:
+    """By hashes that nats-server makes, too: its headers are read again after a restore."""
+    external: Any = {"name": "O", "external": {"api": "x.api", "deliver": "d"}}
+    assert index_name(external) == f"O:{short_hash('x.api')} > >"
+    used: Any = {"name": "O", "consumer": {"name": "C", "deliver_subject": "d"}}
+    assert index_name(used) == f"O:C={short_hash('C')} > >"
+    start: Any = {"name": "O", "opt_start_seq": 7, "filter_subject": ">"}
+    assert index_name(start) == index_name({"name": "O"})
 
 
 def counter_box() -> Box:

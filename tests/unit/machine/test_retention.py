@@ -133,6 +133,15 @@ def test_ttl_is_raised_to_the_marker_ttl() -> None:
     assert stored is not None and b"Nats-TTL: 5\r\n" in stored.headers
 
 
+def test_an_older_message_that_shows_again_needs_no_marker() -> None:
+    box = Box(subject_delete_marker_ttl=60 * SECOND, allow_msg_ttl=True, allow_rollup_hdrs=True)
+    box.put(b"a.1")
+    box.put(b"a.1", TTL="61")
+    box.now += 62 * SECOND
+    expire_due(box)
+    assert box.live() == [1] and box.machine.index.last_seq == 2
+
+
 @pytest.mark.parametrize("is_batch", [False, True])
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_removal_markers_leave_no_marker(is_batch: bool, is_restored: bool) -> None:

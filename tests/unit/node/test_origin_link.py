@@ -33,6 +33,7 @@ class Host:
         self.log: list[Command] = []
         self.room = 1 << 62
         self.asked: list[tuple[bytes, dict[str, Any]]] = []
+        self.asked_of: list[bytes] = []
         self.sent: list[tuple[bytes, bytes]] = []
         self.listening = False
         self.is_full = False
@@ -61,7 +62,8 @@ class Host:
     def request(self, origin: Origin, reply: bytes, request: tuple[bytes, bytes, bytes]) -> None:
         subject, headers, payload = request
         if reply:
-            self.asked.append((subject, json.loads(payload)))
+            self.asked.append((subject, json.loads(payload or b"{}")))
+            self.asked_of.append(subject)
         else:
             self.sent.append((subject, headers))
 
@@ -185,6 +187,83 @@ def test_failures_are_asked_again_later_and_later(host: Host) -> None:
         assert len(host.asked) == fails
         host.tick(1)
         assert len(host.asked) == fails + 1 and host.link.info().error is None
+
+
+def test_no_wait_is_longer_than_two_minutes_and_an_answer_ends_them() -> None:
+    """However often it failed; and after an answer the first failure counts as the first again."""
+    host = Host()
+    host.link.poll()
+    for _ in range(15):
+        host.refuse(404, 10059)
+        host.tick(limits.ORIGIN_BACKOFF_MS_MAX)
+    assert len(host.asked) == 16
+    host.answer()
+    host.status(ENDED)
+    host.tick(limits.ORIGIN_RETRY_MS)
+    host.refuse(404, 10059)
+    host.tick(limits.ORIGIN_RETRY_MS + limits.ORIGIN_BACKOFF_MS)
+    assert len(host.asked) == 18
+
+
+def test_a_deleted_origin_is_silent_and_then_missing() -> None:
+    """What was heard of it stays the last that was heard."""
+    host = Host()
+    host.link.poll()
+    host.answer()
+    host.tick(limits.ORIGIN_SILENT_MS + 1)
+    host.tick(0)
+    host.refuse(404, 10059, "stream not found")
+    info = host.link.info()
+    assert info.error is not None and info.error["err_code"] == 10059
+    assert info.active_ns == (limits.ORIGIN_SILENT_MS + 1) * 1_000_000
+
+
+def test_a_mirror_goes_on_with_an_origin_that_is_behind() -> None:
+    """One that was created anew has its name: the mirror waits for what it has not, and says
+    nothing."""
+    host = Host()
+    host.positions["", ""] = 5
+    host.link.poll()
+    assert host.asked[0][1]["config"]["opt_start_seq"] == 6
+    host.answer()
+    assert host.listening and host.link.info().error is None and not host.log
+    host.deliver((1, 6))
+    assert host.log[0][4:7] == [5, 6, [6]]
+
+
+def test_the_configured_start_is_for_the_first_time_alone() -> None:
+    host = Host({"name": "O", "opt_start_seq": 3})
+    host.link.poll()
+    assert host.asked[-1][1]["config"]["opt_start_seq"] == 3
+    host.answer(identity="one")
+    host.deliver((1, 3), (2, 4))
+    host.apply()
+    host.status(ENDED)
+    host.tick(limits.ORIGIN_RETRY_MS)
+    assert host.asked[-1][1]["config"]["opt_start_seq"] == 5
+
+
+def test_an_answer_says_how_much_is_left_and_how_long_ago_it_was() -> None:
+    host = Host()
+    host.link.poll()
+    assert host.link.info()[:2] == (0, -1)
+    host.answer(pending=4)
+    host.tick(700)
+    assert host.link.info()[:2] == (4, 700_000_000)
+
+
+def test_a_consumer_that_a_user_made_is_reset_and_waited_for() -> None:
+    """For less long than the creation of one; that it is missing is told."""
+    own = {"name": "C", "deliver_subject": "d.c"}
+    host = Host({"name": "O", "consumer": own})
+    host.link.poll()
+    assert host.asked_of[-1] == b"$JS.API.CONSUMER.RESET.O.C"
+    host.tick(limits.ORIGIN_RESET_MS)
+    assert not host.listening
+    host.tick(limits.ORIGIN_RETRY_MS + limits.ORIGIN_BACKOFF_MS)
+    host.refuse(404, 10014, "consumer not found")
+    info = host.link.info()
+    assert info.error is not None and info.error["err_code"] == 10014 and info.active_ns == -1
 
 
 def test_an_origin_without_a_leader_is_asked_again_soon() -> None:

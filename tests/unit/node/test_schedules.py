@@ -68,9 +68,9 @@ def test_once_is_once_and_then_the_schedule_is_gone() -> None:
     assert not leader.machine.content.schedules
 
 
-@pytest.mark.parametrize("how", ["purge", "delete", "message", "schedule", "end"])
+@pytest.mark.parametrize("how", ["purge", "delete", "message", "schedule", "end", "limit"])
 def test_a_schedule_that_is_gone_or_replaced_does_not_fire(how: str) -> None:
-    leader = leading()
+    leader = leading(max_msgs=1 if how == "limit" else -1)
     schedule(leader, "@every 5s")
     if how == "purge":
         leader.propose([commands.PURGE, 1, b"s.a", 0, 0])
@@ -80,6 +80,8 @@ def test_a_schedule_that_is_gone_or_replaced_does_not_fire(how: str) -> None:
         leader.post(stream_inbox.Publish([(b"s.a", b"", b"x")], [b""], Sink()))
     elif how == "schedule":
         schedule(leader, "@every 100s")
+    elif how == "limit":
+        leader.post(stream_inbox.Publish([(b"s.y", b"", b"x")], [b""], Sink()))
     else:
         head = b"NATS/1.0\r\nNats-Scheduler: s.a\r\nNats-Schedule-Next: purge\r\n\r\n"
         leader.post(stream_inbox.Publish([(b"s.x", head, b"x")], [b""], Sink()))
@@ -229,6 +231,12 @@ def following(pattern: str, after: str, zone: str = "") -> str:
 )
 def test_next_times(pattern: str, after: str, zone: str, expected: str) -> None:
     assert following(pattern, after, zone) == expected
+
+
+def test_one_that_is_past_fires_a_quarter_of_a_second_later() -> None:
+    found = schedule_patterns.read(b"@at 2001-01-01T00:00:00Z", None)
+    assert isinstance(found, schedule_patterns.Schedule)
+    assert found.following(0, 10**18) == 10**18 + SECOND // 4
 
 
 def test_the_next_time_is_never_before_the_one_that_is_due() -> None:
