@@ -31,7 +31,7 @@ NAMES: Final = ("tls", "ws", "account", "import")
 
 
 class Socket(Protocol):
-    """What the load generator does with a socket."""
+    """Work of the load generator with a socket."""
 
     def send(self, data: memoryview | bytes, /) -> int: ...
 

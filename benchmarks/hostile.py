@@ -73,7 +73,7 @@ class Victim:
 
 @dataclass
 class Figures:
-    """What one attack did."""
+    """Figures of one attack."""
 
     before_p99_ms: float
     p50_ms: float

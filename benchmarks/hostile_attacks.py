@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Foe:
-    """One hostile connection."""
+    """Hostile connection."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome

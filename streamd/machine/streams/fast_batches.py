@@ -36,7 +36,7 @@ FLOW_DEFAULT: Final = 10
 EVERY_MAX: Final = 500  # messages between two acks, shared by the batches of a stream
 
 Answers = list[PublishOutcome]
-"""What one member is answered, in order."""
+"""Answers to one member, in order."""
 
 Row = Sequence[bytes | int]
 """(id, is ok, flow, seq, operation, count): members that follow each other in one batch. All but

@@ -29,7 +29,7 @@ from streamd.store.blocks.record_format import decode_fields
 from streamd.types import Msg, Seq
 
 Item = list[object]
-"""One of a FIRE's items: see commands.FIRE."""
+"""Item of a FIRE: see commands.FIRE."""
 
 _Stored = tuple[bytes, bytes]
 """(headers, payload) of a stored message"""

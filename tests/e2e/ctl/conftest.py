@@ -1,4 +1,4 @@
-"""One cluster of three nodes for all tests of `streamctl`, and a way to run the program in them.
+"""Cluster of three nodes for all tests of `streamctl`, and a way to run the program in them.
 
 The program runs in this process (an interpreter's start costs more than a command), with pages of a
 fixed width; standard input is no terminal.

@@ -79,7 +79,7 @@ def test_the_doctor_measures_this_machine_and_asks_the_servers(admin: Ctl, tmp_p
 
 
 def test_a_recovery_is_tried_before_it_is_done(make_server: Start, own_home: Path) -> None:
-    """What would be lost is told, and nothing changes; a directory in use is refused."""
+    """Losses are told, and nothing changes; a directory in use is refused."""
     server = make_server()
     server.start()
     url = ["-s", server.url]
