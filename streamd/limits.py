@@ -287,6 +287,7 @@ PEER_FAULTS_TOLD_MAX: Final = 64  # kinds of failure of one link that the log is
 SHUTDOWN_S: Final = 4.0  # what waits for a server to end waits 5 s; all acked is in the log anyway
 UNSERVED_AT_STOP_S: Final = 0.2  # clients wait so long for the end of a server whose groups left
 LEAF_LINE_BYTES_MAX: Final = 1024 * 1024  # as nats-server's limit of a token, which CONNECT has
+LEAF_LOGIN_BLOCK_BYTES: Final = 128 * 1024  # of S2, before a login: decoding holds the loop
 LEAF_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024  # the most that max_payload may be at a hub
 LEAF_HANDSHAKES_MAX: Final = 64  # connections of leaf nodes that have not logged in yet
 LEAF_SUBS_MAX: Final = 1_000_000  # interest told on one link: some 300 MB

@@ -17,8 +17,9 @@ from crc32c import crc32c
 from streamd.errors import StreamdError
 
 _BLOCK_BYTES: Final = 65536  # of blocks that are written
-_BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024  # of blocks that are read: the most that S2 has
-_FRAME_BYTES_MAX: Final = _BLOCK_BYTES_MAX + _BLOCK_BYTES
+BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024  # of blocks that are read: the most that S2 has
+_PIECE_BYTES: Final = 16384  # of a block that is read, handed on at once
+_FRAME_ROOM: Final = 65536  # what a frame may have beyond its block: blocks need not compress
 _COMPRESSED: Final = 0x00
 _PLAIN: Final = 0x01
 _SKIPPABLE: Final = 0x80
@@ -61,40 +62,58 @@ class S2Writer:
 class S2Reader:
     """Decodes what is read from a link."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
+        """`block_bytes_max` may change at any time: of a stranger, blocks can be kept small."""
+        self.block_bytes_max = block_bytes_max
         self._buffer = b""
         self._at = 0  # of the next frame
+        self._block = b""
+        self._block_at = 0  # of the block's next piece
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Iterate over the blocks that are complete, one at a time: few bytes may stand for many.
-        Blocks that are not asked for stay for the next call, which may also come in between.
-        Raises S2Error."""
+        """Iterate over what complete blocks stand for, in pieces of 16 KiB at most: few
+        bytes may stand for many. What is not asked for stays for the next call, which may also come
+        in between. Raises S2Error."""
         self._buffer = self._buffer[self._at :] + data
         self._at = 0
+        yield from self._pieces()
         while len(self._buffer) >= self._at + 4:
             buffer, start = self._buffer, self._at + 4
             kind, size = buffer[self._at], int.from_bytes(buffer[self._at + 1 : start], "little")
-            if size > _FRAME_BYTES_MAX:
-                raise S2Error(f"a frame of {size} bytes, more than {_FRAME_BYTES_MAX}")
+            if size > self.block_bytes_max + _FRAME_ROOM:
+                raise S2Error(
+                    f"a frame of {size} bytes, more than {self.block_bytes_max + _FRAME_ROOM}"
+                )
             if len(buffer) < start + size:
                 return
             self._at = start + size
             body = buffer[start : self._at]
             if kind in (_COMPRESSED, _PLAIN):
-                yield _content(kind, body)
+                self._block = _content(kind, body, self.block_bytes_max)
+                self._block_at = 0
+                yield from self._pieces()
             elif kind == _IDENTIFIER:
                 if body not in _NAMES:
                     raise S2Error(f"a stream of another format: {body[:16]!r}")
             elif kind < _SKIPPABLE:
                 raise S2Error(f"a frame of unknown type {kind:#04x}")
 
+    def _pieces(self) -> Iterator[bytes]:
+        while self._block_at < len(self._block):
+            start = self._block_at
+            self._block_at += _PIECE_BYTES
+            piece = self._block[start : self._block_at]
+            if self._block_at >= len(self._block):
+                self._block = b""
+            yield piece
 
-def _content(kind: int, body: bytes) -> bytes:
+
+def _content(kind: int, body: bytes, block_bytes_max: int) -> bytes:
     block = body[4:]
     if kind == _COMPRESSED:
-        block = decode_block(block)
-    elif len(block) > _BLOCK_BYTES_MAX:
-        raise S2Error(f"a block of {len(block)} bytes, more than {_BLOCK_BYTES_MAX}")
+        block = decode_block(block, block_bytes_max)
+    elif len(block) > block_bytes_max:
+        raise S2Error(f"a block of {len(block)} bytes, more than {block_bytes_max}")
     if _checksum(block) != body[:4]:
         raise S2Error("a block with a wrong checksum")
     return block
@@ -106,11 +125,11 @@ def _checksum(data: bytes) -> bytes:
     return masked.to_bytes(4, "little")
 
 
-def decode_block(data: bytes) -> bytes:
+def decode_block(data: bytes, block_bytes_max: int = BLOCK_BYTES_MAX) -> bytes:
     """Return what a block of S2 or Snappy stands for. Raises S2Error."""
     size, at = _length_of(data)
-    if size > _BLOCK_BYTES_MAX:
-        raise S2Error(f"a block of {size} bytes, more than {_BLOCK_BYTES_MAX}")
+    if size > block_bytes_max:
+        raise S2Error(f"a block of {size} bytes, more than {block_bytes_max}")
     try:
         found = bytes(snappy.decompress_raw(data))
     except DecompressionError:

@@ -33,10 +33,12 @@ COUNTS = {
     "endless_frames": 2,
     "endless_fragments": 2,
     "compression_bombs": 4,
+    "leaf_bombs": 4,
+    "leaf_floods": 1,
     "subscriptions": 20_000,
     "readers_that_read_nothing": 2,
 }
-STAYING = ("subscriptions", "readers_that_read_nothing")
+STAYING = ("leaf_floods", "subscriptions", "readers_that_read_nothing")
 """Attacks by clients that may stay: others do not suffer, and what they take is bounded."""
 
 

@@ -17,6 +17,7 @@ from streamd.limits import (
     CONGESTED_BYTES,
     LEAF_FIRST_PING_S,
     LEAF_LINE_BYTES_MAX,
+    LEAF_LOGIN_BLOCK_BYTES,
     LEAF_PAYLOAD_BYTES_MAX,
     WEBSOCKET_FRAME_BYTES_MAX,
 )
@@ -29,7 +30,7 @@ from streamd.net.leaf.leaf_session import Action, LeafSession
 from streamd.net.leaf.leaf_space import LeafSpace
 from streamd.net.sockets import peer_address
 from streamd.protocol.leaf_protocol import LeafMsg, LeafParser, error_line
-from streamd.protocol.s2_stream import S2Error, S2Reader, S2Writer
+from streamd.protocol.s2_stream import BLOCK_BYTES_MAX, S2Error, S2Reader, S2Writer
 
 _LOOP: Final = 'Loop detected for leafnode account="{}". Delaying attempt to reconnect for 30s'
 _NO_ANSWER: Final = "Authentication Timeout"
@@ -249,8 +250,8 @@ class LeafLink(asyncio.Protocol):
             return
         try:
             until = time.perf_counter() + CLIENT_SHARE_S
-            for block in reader.feed(data):
-                self._handle(block)
+            for piece in reader.feed(data):
+                self._handle(piece)
                 if self.output.is_closed or self._held is not None:
                     return
                 if time.perf_counter() >= until:
@@ -263,7 +264,8 @@ class LeafLink(asyncio.Protocol):
     def _compress(self, mode: str) -> None:
         """Speak S2 from here on, in both directions."""
         self.output.flush()
-        self._reader = S2Reader()
+        is_stranger = self.session.remote is None and not self.session.is_open
+        self._reader = S2Reader(LEAF_LOGIN_BLOCK_BYTES if is_stranger else BLOCK_BYTES_MAX)
         self._writer = S2Writer(is_compressing=mode != UNCOMPRESSED)
         if mode == AUTO:
             self._adapt(time.time_ns() - self.facts.start_ns)
@@ -417,6 +419,8 @@ class LeafLink(asyncio.Protocol):
             return
         self.space = space
         self._parser.allow_payloads(LEAF_PAYLOAD_BYTES_MAX)
+        if self._reader is not None:
+            self._reader.block_bytes_max = BLOCK_BYTES_MAX
         space.open(self.output)
         self._timers.start("ping", min(LEAF_FIRST_PING_S, self._times.ping_s), self._ping)
 

@@ -29,6 +29,23 @@ def test_what_is_written_is_read_however_it_is_cut(size: int, *, is_compressing:
         assert len(wire) < len(data)
 
 
+def test_a_block_is_handed_on_in_pieces_and_goes_on_with_the_next_call() -> None:
+    data = bytes(range(256)) * 256
+    reader = S2Reader()
+    first = next(reader.feed(S2Writer(is_compressing=True).encode(data)))
+    assert first == data[:16384]
+    rest = list(reader.feed(b""))
+    assert [len(piece) for piece in rest] == [16384, 16384, 16384]
+    assert first + b"".join(rest) == data
+
+
+@pytest.mark.parametrize("is_compressing", [False, True])
+def test_the_blocks_of_a_stranger_are_small(*, is_compressing: bool) -> None:
+    wire = S2Writer(is_compressing=is_compressing).encode(bytes(65536))
+    with pytest.raises(S2Error, match="a block of 65536 bytes, more than 1000"):
+        list(S2Reader(1000).feed(wire))
+
+
 def test_a_block_may_lead_to_the_next_call() -> None:
     writer, reader = S2Writer(is_compressing=True), S2Reader()
     found: list[bytes] = []
