@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.servers import ServerProcess, free_port
+from tests.waiting import until
 from tests.wire import Frame, Wire
 
 JETSTREAM = 'jetstream {{ store_dir: "{directory}/js", domain: {domain} }}'
 WITHIN_S = 20.0
-
-
-def until(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
-    """Wait until `condition` holds."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.01)
 
 
 def page(server: ServerProcess, path: str) -> dict[str, Any]:

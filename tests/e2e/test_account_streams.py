@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
 from benchmarks.servers import ServerProcess
 from tests.e2e.conftest import MakeCluster, Start
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
@@ -149,13 +149,6 @@ def used(wire: Wire) -> int:
     return int(wire.api("INFO")["storage"])
 
 
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def until_refused(wire: Wire, subject: str) -> None:
     """Publish until a node has heard of what other nodes' leaders store: a leader that does not
     know it yet takes what does not fit."""
@@ -180,7 +173,7 @@ def test_a_clusters_account_stores_no_more_than_its_limit(make_cluster: MakeClus
         size = 1000 + len("R.a") + 30
         most = publish_until_full(wire, "R.a")
         assert most == 60000 // (3 * size)
-        until(lambda: used(wire) == 3 * most * size)  # then all replicas have applied all
+        until(lambda: used(wire) == 3 * most * size, "all replicas have applied all")
         # What is left is too little for three replicas, yet not for one.
         single = publish_until_full(wire, "S.a")
         assert single == (60000 - 3 * most * size) // size

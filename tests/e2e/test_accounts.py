@@ -7,6 +7,7 @@ import time
 from benchmarks.servers import ServerProcess, free_port
 from tests.e2e.conftest import Start
 from tests.e2e.test_streamless import FOUNDED_WITHIN_S, _is_healthy
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 ACCOUNTS = """
@@ -34,12 +35,9 @@ def start_nodes(make_server: Start) -> list[ServerProcess]:
 def launch(servers: list[ServerProcess]) -> None:
     for server in servers:
         server.launch()
-    deadline = time.monotonic() + FOUNDED_WITHIN_S
     for server in servers:
         server.wait()
-        while not _is_healthy(server):
-            assert time.monotonic() < deadline, server.log_file.read_text()
-            time.sleep(0.05)
+        until(lambda server=server: _is_healthy(server), "healthy", FOUNDED_WITHIN_S)  # type: ignore[misc]
 
 
 def wires(servers: list[ServerProcess]) -> dict[str, list[Wire]]:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,12 @@ from streamd.archives.archive_records import ArchivedMessages, ArchivedState, Ro
 from streamd.archives.s2_frames import S2Writer
 from streamd.backup.stream_transfer import Download, TransferError, api_request, upload
 from tests.e2e.conftest import MakeCluster, Run, Start
+from tests.waiting import until_told
 
 pytestmark = pytest.mark.slow
 
 SECOND = 1_000_000_000
 WITHIN_S = 45.0
-
-
-async def until(is_so: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Ask until it is so."""
-    deadline = time.monotonic() + WITHIN_S
-    while not await is_so():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.1)
 
 
 async def is_free(nc: Client, stream: str, **fields: Any) -> bool:
@@ -312,7 +305,7 @@ def test_counters_schedules_and_copies_go_on_where_they_were(
                 return False
             return True
 
-        await until(has_fired, "the schedule never came")
+        await until_told(has_fired, "the schedule never came")
 
         await make("ORG")
         for at in range(10):
@@ -326,13 +319,13 @@ def test_counters_schedules_and_copies_go_on_where_they_were(
         async def have(count: int) -> bool:
             return [await last("MIR"), await last("SRC")] == [count, count]
 
-        await until(lambda: have(10), "nothing was copied")
+        await until_told(lambda: have(10), "nothing was copied")
         archives = [await taken(nc, stream) for stream in ("MIR", "SRC")]
         for at in range(10, 15):
             await nc.request(f"ORG.{at}", b"%d" % at, timeout=10)
         for config, blob in archives:
             await restore(nc, config, blob)
-        await until(lambda: have(15), "copying did not go on")
+        await until_told(lambda: have(15), "copying did not go on")
         for stream in ("MIR", "SRC"):
             bodies = []
             for seq in range(1, 16):
@@ -384,7 +377,7 @@ def test_an_upload_that_ends_too_early_leaves_nothing(make_server: Start, run: R
             with pytest.raises(TransferError, match=r"10058|10065"):
                 wanted = config_of(other, subjects=["U.>"])
                 await api_request(nc, f"STREAM.CREATE.{other}", wanted)
-        await until(lambda: is_free(nc, "U"), "it was never taken away")
+        await until_told(lambda: is_free(nc, "U"), "it was never taken away")
         await nc.close()
 
     async def killed() -> None:
@@ -397,11 +390,11 @@ def test_an_upload_that_ends_too_early_leaves_nothing(make_server: Start, run: R
         server.kill()
         server.start()
         nc = await nats.connect(server.url)
-        await until(lambda: is_free(nc, "U"), "it outlived the server")
+        await until_told(lambda: is_free(nc, "U"), "it outlived the server")
         assert (await restore(nc, config_of("U"), blob))["state"]["messages"] == len(rows)
         server.kill()
         server.start()
-        await until(lambda: is_answering(nc), "no answer")
+        await until_told(lambda: is_answering(nc), "no answer")
         assert (await api_request(nc, "STREAM.INFO.U"))["state"]["messages"] == len(rows)
         await nc.close()
 
@@ -518,7 +511,7 @@ def test_a_leader_that_is_lost_takes_the_upload_with_it(make_cluster: MakeCluste
         cluster.kill(leader)
         other = next(node for name, node in cluster.nodes.items() if name != leader)
         nc = await nats.connect(other.url)
-        await until(lambda: is_free(nc, "K", num_replicas=1), "it outlived its upload")
+        await until_told(lambda: is_free(nc, "K", num_replicas=1), "it outlived its upload")
         cluster.nodes[leader].start()
         cluster.wait_healthy(cluster.nodes[leader])
         info = await restore(nc, config, blob)

@@ -12,7 +12,7 @@ from benchmarks.servers import ServerProcess, free_port
 from streamd.tokens.credentials import format_credentials
 from streamd.tokens.nkeys import KeyPair
 from tests.certificates import Authority
-from tests.leaf_bed import Ends, LeafPair, Sides, page, shown, until
+from tests.leaf_bed import Ends, LeafPair, Sides, page, shown
 from tests.minted_tokens import (
     ACCOUNT,
     OTHER_ACCOUNT,
@@ -24,6 +24,7 @@ from tests.minted_tokens import (
     user,
 )
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow

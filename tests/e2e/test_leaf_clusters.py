@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.leaf_bed import Ends, page, until
+from tests.leaf_bed import Ends, page
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import Wire
 
 pytestmark = pytest.mark.slow

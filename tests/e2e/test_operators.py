@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import nats
@@ -34,6 +33,7 @@ from tests.minted_tokens import (
 )
 from tests.parity.test_auth_callout import CONFIG as CALLOUT
 from tests.parity.test_auth_callout import SERVICE_XKEY, Service
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 __all__ = ["modules"]  # a fixture
@@ -85,13 +85,6 @@ def held(server: ServerProcess, pair: KeyPair) -> str:
     """Return the token that a server's directory has."""
     file = server.store_dir.parent / "jwt" / f"{pair.public}.jwt"
     return file.read_text() if file.exists() else ""
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_tokens_reach_all_nodes_and_outlive_them(make_server: Start) -> None:

@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.leaf_bed import page, until
+from tests.leaf_bed import page
 from tests.parity.runner import ours_binary
+from tests.waiting import until
 
 
 def test_hubs_come_and_go_by_a_reload(tmp_path: Path) -> None:

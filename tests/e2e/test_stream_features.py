@@ -16,6 +16,7 @@ import pytest
 from benchmarks.cluster import ClusterProcess
 from tests.e2e import cluster as load
 from tests.e2e.conftest import MakeCluster
+from tests.waiting import until_told
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -105,9 +106,12 @@ def test_schedules_fire_each_time_once(make_cluster: MakeCluster) -> None:
         assert {name for name, _ in brought} == {"S.past", "S.p.0", "S.p.1", "S.p.2"}
 
     async def fired(js: Any, more: int) -> None:
-        before = (await insist(lambda: js.stream_info("S"))).state.last_seq
-        async with asyncio.timeout(DEADLINE_S):
-            while (await insist(lambda: js.stream_info("S"))).state.last_seq < before + more:
-                await asyncio.sleep(0.1)  # until the server says so
+        async def last() -> int:
+            return int((await insist(lambda: js.stream_info("S"))).state.last_seq)
+
+        async def has_fired(wanted: int = await last() + more) -> bool:
+            return await last() >= wanted
+
+        await until_told(has_fired, f"{more} more messages", DEADLINE_S)
 
     asyncio.run(main())

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.servers import ServerProcess, free_port
 from tests.e2e.conftest import Start
+from tests.waiting import until
 from tests.wire import Wire
 
 FOUNDED_WITHIN_S = 30.0
@@ -33,11 +34,8 @@ def start_cluster(make_server: Start, *, who_names_whom: str) -> dict[str, Serve
         servers[name].launch()
     for server in servers.values():
         server.wait()
-    deadline = time.monotonic() + FOUNDED_WITHIN_S
     for name in "bcd":
-        while not _is_healthy(servers[name]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert _is_healthy(servers[name]), servers[name].log_file.read_text()
+        until(lambda one=servers[name]: _is_healthy(one), name, FOUNDED_WITHIN_S)  # type: ignore[misc]
     return servers
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from benchmarks.servers import ServerProcess, free_port
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import CONNECT, Frame, Wire
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ class Pair:
                 asking.publish("$SYS.REQ.SERVER.PING", reply=asking.inbox)
                 return len(asking.collect(count=2, within_s=1)) == 2
 
-            until(sees_both)
+            until(sees_both, "both servers answer")
 
     def client(self, node: int, user: str = "A", *, is_ready: bool = True) -> Wire:
         login = CONNECT | {"user": user, "pass": user}
@@ -85,7 +85,7 @@ class Pair:
             wire.close()
             return (frame.op == "-ERR") is is_full
 
-        until(has)
+        until(has, f"full: {is_full}")
 
     def change(self, old: str, new: str) -> None:
         for server in self.servers:
@@ -100,13 +100,6 @@ class Pair:
             wire.close()
         for server in self.servers:
             server.close()
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_ended(wire: Wire) -> bool:
@@ -142,7 +135,7 @@ def test_clients_of_an_account_on_two_nodes(pair: Pair) -> None:
     pair.settles(1, is_full=True)
     other = pair.client(1, "B")
     pair.change("max_connections: 4", "max_connections: 2")
-    until(lambda: sum(map(is_ended, wires)) >= 2)
+    until(lambda: sum(map(is_ended, wires)) >= 2, "two are sent away")
     wires = [wire for wire in wires if not is_ended(wire)]
     assert not other.fence()
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import nats
 import pytest
+from nats.aio.client import Client
 
 from benchmarks.cluster import ClusterProcess
 from tests.parity.runner import ours_binary, peer_binary
 from tests.parity.test_archives import api, archive, content, fill, publish, restore
+from tests.waiting import until_told
 
 pytestmark = pytest.mark.slow
 
@@ -66,11 +68,13 @@ def test_an_archive_goes_from_cluster_to_cluster(
                     await api(reader, f"STREAM.DELETE.{stream}")
                 info = await restore(writer, begun, blob)
                 assert info["config"]["num_replicas"] == replicas
-                for _ in range(200):  # in a cluster of nats-server they come later
-                    after = await content(writer, stream)
-                    if len(after[2]) == len(before[2]):
-                        break
-                    await asyncio.sleep(0.05)
+
+                async def has_all(writer: Client = writer, count: int = len(before[2])) -> bool:
+                    return len((await content(writer, stream))[2]) == count
+
+                # In a cluster of nats-server they come later.
+                await until_told(has_all, "the consumers")
+                after = await content(writer, stream)
                 if source == "peer":
                     assert [*after[:2], floors(after[2])] == [*before[:2], floors(before[2])]
                 else:

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.leaf_bed import Ends, LeafPair, page, shown, until
+from tests.leaf_bed import Ends, LeafPair, page, shown
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import Wire
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@ ours, and as a mirror of ours."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.leaf_bed import LeafPair
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -34,13 +34,14 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lea
 
 def wait_for(wire: Wire, stream: str, count: int) -> dict[str, Any]:
     """Wait until a stream has so many messages; returns its info."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
+
+    def info() -> dict[str, Any] | None:
         found = wire.api(f"STREAM.INFO.{stream}")
-        if found["state"]["messages"] == count:
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+        return found if found["state"]["messages"] == count else None
+
+    found = until(info, f"{count} messages in {stream}", WITHIN_S)
+    assert found is not None
+    return found
 
 
 def last(wire: Wire, stream: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from tests.parity.runner import ours_binary, peer_binary
 from tests.parity.test_operations import Operated
 from tests.unit.api.bed import check_schema, needs_schemas
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, needs_schemas, pytest.mark.timeout(300)]
 TAGS = ("az:1", "az:2", "az:3", "az:4")
@@ -84,12 +85,12 @@ class Script:
             body = {"server" if of_system else "peer": left}
             self.ask("S" if of_system else "A", request, body, shown="left")
             moved = set(self.operated.cluster.nodes) - {left}
-            self.operated.until(lambda moved=moved: self.members() == moved)  # type: ignore[misc]
-        self.operated.until(self.has_handed_over)
+            until(lambda moved=moved: self.members() == moved, "moved")  # type: ignore[misc]
+        until(self.has_handed_over, "handed over")
         for number in (3, 4, 3):
             self.operated.settle()
             self.ask("S", "META.LEADER.STEPDOWN", {"placement": {"tags": [f"az:{number}"]}})
-            self.operated.until(lambda number=number: self.meta_leader() == f"n{number}")  # type: ignore[misc]
+            until(lambda number=number: self.meta_leader() == f"n{number}", "it leads")  # type: ignore[misc]
 
     def has_handed_over(self) -> bool:
         """True if n4 leads the cluster; else whoever does is asked to hand over to it."""
@@ -113,12 +114,12 @@ class Script:
         cluster = self.operated.cluster
         cluster.kill("n4")
         # Ours removes none that is connected: docs/gotchas.md.
-        self.operated.until(lambda: self.removal("n4").get("success") is True)
+        until(lambda: self.removal("n4").get("success") is True, "removed")
         self.ask("S", "ACCOUNT.PURGE.NONE")
         self.ask("S", "ACCOUNT.PURGE.A", "{")
-        self.operated.until(lambda: self.operated.ask("A", "STREAM.NAMES").get("total") == 0)
+        until(lambda: self.operated.ask("A", "STREAM.NAMES").get("total") == 0, "no streams")
         # While its removal is under way ours says so: 10202.
-        self.operated.until(lambda: self.removal("n4").get("error", {}).get("err_code") != 10202)
+        until(lambda: self.removal("n4").get("error", {}).get("err_code") != 10202, "removed")
         self.ask("S", "SERVER.REMOVE", {"peer": "n4"})
 
 

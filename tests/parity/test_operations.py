@@ -8,8 +8,7 @@ likewise.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from benchmarks.cluster import ClusterProcess
 from tests.parity.runner import ours_binary, peer_binary
 from tests.unit.api.bed import check_schema, needs_schemas
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 pytestmark = [pytest.mark.slow, needs_schemas]
@@ -93,12 +93,12 @@ class Operated:
             node.launch()
         for node in self.cluster.nodes.values():
             node.wait_for_log("Server is ready")
-        self.until(lambda: "error" not in self.ask("A", "INFO"))
+        until(lambda: "error" not in self.ask("A", "INFO"), "JetStream")
         for name, replicas in (("S", 3), ("R1", 1)):
             config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": replicas}
-            self.until(lambda name=name, config=config: self.has_made(name, config))  # type: ignore[misc]
+            until(lambda name=name, config=config: self.has_made(name, config), name)  # type: ignore[misc]
         given = {"stream_name": "S", "config": {"durable_name": "C", "ack_policy": "explicit"}}
-        self.until(lambda: "error" not in self.ask("A", "CONSUMER.CREATE.S.C", given))
+        until(lambda: "error" not in self.ask("A", "CONSUMER.CREATE.S.C", given), "a consumer")
 
     def has_made(self, name: str, config: dict[str, Any]) -> bool:
         return "error" not in self.ask("A", f"STREAM.CREATE.{name}", config)
@@ -114,13 +114,7 @@ class Operated:
                 for group in groups
             )
 
-        self.until(has_leaders)
-
-    def until(self, is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not is_true():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(has_leaders, "leaders")
 
     def wire(self, user: str) -> Wire:
         node = self.cluster.nodes[self.asked]

@@ -7,7 +7,6 @@ compared as paths, those of all members of a list together.
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from benchmarks.cluster import ClusterProcess
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import Wire
 
 PAGES = {
@@ -101,13 +101,12 @@ def pages_of(binary: str, directory: Path) -> dict[str, set[str]]:
             each.subscribe("plain.*")
             each.subscribe("queued", "q")
             each.fence()
-        deadline = time.monotonic() + 10
         nodes = list(cluster.nodes.values())
-        while time.monotonic() < deadline:  # until all have the replicas, and a route its interest
-            here = [get(node.http_port, "/jsz") for node in nodes]
-            if sum(one.get("streams", 0) for one in here) == 4:
-                break
-            time.sleep(0.05)
+
+        def has_all() -> bool:
+            return sum(get(node.http_port, "/jsz").get("streams", 0) for node in nodes) == 4
+
+        until(has_all, "all have the replicas, and a route its interest")
         for node in nodes:
             for name, path in PAGES.items():
                 found[name].update(paths(get(node.http_port, path)))

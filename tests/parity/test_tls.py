@@ -24,6 +24,7 @@ from streamd.tokens.nkeys import KeyKind, encode_signature
 from tests.certificates import Authority, Pair
 from tests.minted_tokens import key
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.websocket_wire import BINARY, WebSocketWire, frame
 
 pytestmark = pytest.mark.slow
@@ -130,13 +131,12 @@ class Side(NamedTuple):
         log = self.server.log_file
         before = log.read_text().count("eload")
         self.server.send(signal.SIGHUP)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+
+        def is_told() -> bool:
             new = log.read_text().split("eload")[before + 1 :]
-            if any("server configuration" in line for line in new):
-                return
-            time.sleep(0.01)
-        raise AssertionError(f"no word of a reload in the log: {self.server.log_tail()}")
+            return any("server configuration" in line for line in new)
+
+        until(is_told, "word of a reload in the log")
 
 
 def info(link: socket.socket) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,12 +27,14 @@ from tests.minted_tokens import (
 )
 from tests.parity.login_bed import Servers, both, login, outcome
 from tests.parity.test_auth_callout import CONFIG
+from tests.waiting import until
 from tests.wire import Wire
 
 STAYING, GOING = key(KeyKind.ACCOUNT, "staying"), key(KeyKind.ACCOUNT, "going")
 LATE = key(KeyKind.ACCOUNT, "late")
 SENTINEL = user(REVOKED_USER, issuer=STAYING, bearer_token=True)
 _NAMED = re.compile(r"config reload [^\n]*")
+_RELOADED = re.compile(r"Reloaded server conf|Failed to reload")
 _SECRETS = re.compile(r"(old|new)=.*")
 
 
@@ -43,10 +44,8 @@ def reload(server: ServerProcess, change: Callable[[str], str]) -> list[str]:
     before = server.config_file.read_text()
     server.config_file.write_text(change(before))
     server.send(signal.SIGHUP)
-    deadline = time.monotonic() + 30
-    while not re.search(r"Reloaded server conf|Failed to reload", text := _since(server, start)):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.01)
+    until(lambda: _RELOADED.search(_since(server, start)), "word of a reload")
+    text = _since(server, start)
     failed = "Failed to reload" in text
     if failed:
         server.config_file.write_text(before)

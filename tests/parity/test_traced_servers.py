@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from benchmarks.servers import ServerProcess, free_port
-from tests.leaf_bed import Ends, LeafPair, Sides, page, until
+from tests.leaf_bed import Ends, LeafPair, Sides, page
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
