@@ -48,7 +48,7 @@ EXPORTER = account(
             "subject": "closed.*",
             "type": "service",
             "token_req": True,
-            "revocations": {REVOKED.public: NOW_S + 100},
+            "revocations": {REVOKED.public: NOW_S + 100_000},
         },
     ],
 )
@@ -70,7 +70,7 @@ def _importer(case: str) -> KeyPair:
 def _cases() -> dict[str, dict[str, Any]]:
     closed: dict[str, dict[str, Any]] = {
         "activation": {},
-        "activation for a while": {"exp": NOW_S + 1000},
+        "activation for a while": {"exp": NOW_S + 100_000},
         "activation by a signing key": {"by": ACCOUNT_SIGNING, "issuer_account": B},
         "activation by another key": {"by": SYSTEM, "issuer_account": B},
         "revoked activation": {},

@@ -29,7 +29,7 @@ EXPORTS: list[dict[str, Any]] = [
         "subject": "ask",
         "type": "service",
         "token_req": True,
-        "revocations": {REVOKED.public: NOW_S + 100, RENAMED.public: NOW_S + 100},
+        "revocations": {REVOKED.public: NOW_S + 100_000, RENAMED.public: NOW_S + 100_000},
     },
     {"subject": "out.>", "type": "stream", "token_req": True},
     {"subject": "by.*.x", "type": "service", "account_token_position": 2},
@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     "of an unknown key": {"issuer": STRANGER, "issuer_account": EXPORTER.public},
     "expired": {"exp": NOW_S - 100},
     "renamed, and revoked": {"renames": True},
-    "not valid yet": {"nbf": NOW_S + 1000},
+    "not valid yet": {"nbf": NOW_S + 100_000},
     "revoked": {},
     "renamed": {"renames": True},
     "renamed, without a token": {"renames": True, "has_token": False},
@@ -165,8 +165,8 @@ def test_an_activation_ends(servers: Servers) -> None:
         told.append(push(server, pair, account(pair, imports=_imports(pair))))
         told.append(_crossing(server, pair))
         revoking = [dict(each) for each in EXPORTS]
-        revoking[0]["revocations"] = {pair.public: NOW_S + 1000}
-        revoking[1]["revocations"] = {pair.public: NOW_S + 1000}
+        revoking[0]["revocations"] = {pair.public: NOW_S + 100_000}
+        revoking[1]["revocations"] = {pair.public: NOW_S + 100_000}
         told.append(push(server, EXPORTER, account(EXPORTER, exports=revoking)))
         told.append(_crossing(server, pair))
         return told

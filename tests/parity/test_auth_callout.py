@@ -78,7 +78,7 @@ def _of_user(**claims: Any) -> Make:
 NOW_S = int(time.time())
 CASES: dict[str, Make] = {
     "a user": _of_user(),
-    "permissions": _of_user(pub={"allow": ["$SYS.REQ.USER.INFO", "a.>"]}, exp=NOW_S + 1000),
+    "permissions": _of_user(pub={"allow": ["$SYS.REQ.USER.INFO", "a.>"]}, exp=NOW_S + 100_000),
     "nothing": lambda question: b"",
     "no token": lambda question: b"x",
     "an error": lambda question: _answer(question, error="not you"),

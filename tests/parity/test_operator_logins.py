@@ -87,7 +87,7 @@ ACCOUNTS = {
             scope(UNKNOWN_FUNCTION, pub={"allow": ["x.{{foo()}}"]}),
             scope(CLOSED_SCOPE, times=[{"start": "x", "end": "y"}]),
         ],
-        revocations={REVOKED_USER.public: NOW_S + 5},
+        revocations={REVOKED_USER.public: NOW_S + 100_000},
     ),
     OTHER_ACCOUNT: account(
         OTHER_ACCOUNT,
@@ -114,8 +114,8 @@ CASES: dict[str, Offer] = {
     "no token": lambda nonce: {"jwt": "x"},
     "a token of an account": _offer(account()),
     "expired": _offer(user(exp=NOW_S - 10)),
-    "not valid yet": _offer(user(nbf=NOW_S + 100)),
-    "many issues": _offer(user(nbf=NOW_S + 100, exp=NOW_S - 10, src=["x"])),
+    "not valid yet": _offer(user(nbf=NOW_S + 100_000)),
+    "many issues": _offer(user(nbf=NOW_S + 100_000, exp=NOW_S - 10, src=["x"])),
     "unknown account": _offer(user(issuer=STRANGER)),
     "unknown issuer": _offer(user(issuer=STRANGER, issuer_account=ACCOUNT.public)),
     "of a scope": _offer(scoped_user(tags=["dept:a", "dept:b"])),
@@ -377,7 +377,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "long texts": {"description": "x" * 9000, "info_url": "y" * 9000},
     "cluster traffic": {"cluster_traffic": "foo"},
     "expired": {"exp": 5},
-    "not valid yet": {"nbf": NOW_S + 1000},
+    "not valid yet": {"nbf": NOW_S + 100_000},
 }
 
 
