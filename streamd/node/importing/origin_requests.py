@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
+from streamd import errors
 from streamd.machine import message_headers
 from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.streams.origins import MIRROR, index_name, short_hash
@@ -17,9 +18,9 @@ _API: Final = "$JS.API"
 _SECOND_NS: Final = 1_000_000_000
 _LEVEL: Final = "4"
 _IDENTITY: Final = "Nats-Stream-Identity"
-_UNKNOWN_LEVEL: Final = 10185
-_UNKNOWN_FIELD: Final = 10025
-_IDENTITY_MISMATCH: Final = 10225
+_UNKNOWN_LEVEL: Final = errors.REQUIRED_API_LEVEL.err_code
+_UNKNOWN_FIELD: Final = errors.INVALID_JSON.err_code
+_IDENTITY_MISMATCH: Final = errors.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
 
 class Origin(NamedTuple):
@@ -185,10 +186,7 @@ def read_answer(origin: Origin, headers: bytes, payload: bytes) -> Made | Refuse
             return _refusal(dict(error))
         delivered = document.get("delivered") or {}
         if origin.own_consumer and document["config"].get("ack_policy") != "flow_control":
-            code = 10214 if origin.is_mirror else 10217
-            kind = "mirror" if origin.is_mirror else "source"
-            text = f"stream {kind} consumer requires flow control ack policy"
-            return Refused({"code": 400, "err_code": code, "description": text})
+            return Refused(_other_acks(origin.is_mirror).as_json())
         return Made(
             identity=(message_headers.get(headers, _IDENTITY.encode()) or b"").decode(),
             cseq=int(delivered.get("consumer_seq", 0)),
@@ -197,6 +195,12 @@ def read_answer(origin: Origin, headers: bytes, payload: bytes) -> Made | Refuse
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _other_acks(is_mirror: bool) -> errors.JsError:
+    if is_mirror:
+        return errors.MIRROR_CONSUMER_REQUIRES_ACK_FC()
+    return errors.SOURCE_CONSUMER_REQUIRES_ACK_FC()
 
 
 def _refusal(error: dict[str, Any]) -> Refused:
