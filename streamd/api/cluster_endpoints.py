@@ -317,6 +317,15 @@ def remove_peer(request: Request) -> None:
     context = request.context
     if decoding.is_empty_request(request.payload):
         raise errors.BAD_REQUEST()
+    asset, leaving = _asset_and_peer(request)
+    peers = placement.replace(_cluster(context), asset, leaving)
+    _set_peers(
+        request, asset, peers, lambda _: request.answer({"success": True}), again=remove_peer
+    )
+
+
+def _asset_and_peer(request: Request) -> tuple[StreamAsset, NodeId]:
+    """Return the stream of a request, and which of its nodes the request names."""
     wanted = decode(request.payload, shapes.PEER_REMOVE).get("peer", "")
     if not wanted:
         raise errors.BAD_REQUEST()
@@ -324,10 +333,21 @@ def remove_peer(request: Request) -> None:
     found = [name for name in asset.peers if wanted in (name, short_hash(name))]
     if not found:
         raise errors.CLUSTER_PEER_NOT_MEMBER()
-    peers = placement.replace(_cluster(context), asset, found[0])
-    _set_peers(
-        request, asset, peers, lambda _: request.answer({"success": True}), again=remove_peer
-    )
+    return asset, found[0]
+
+
+def remove_consumer_peer(request: Request) -> None:
+    """`CONSUMER.PEER.REMOVE.<stream>.<consumer>`, and `CONSUMER.PEER.EVACUATE`: refused.
+
+    A consumer is wherever its stream is, so none of the stream's other nodes can take the place of
+    one; as where a consumer of nats-server's has as many replicas as its stream.
+    """
+    if decoding.is_empty_request(request.payload):
+        raise errors.BAD_REQUEST()
+    _asset_and_peer(request)
+    if request.names[1] not in request.stream().machine.consumers:
+        raise errors.CONSUMER_NOT_FOUND()
+    raise errors.PEER_REMAP()
 
 
 def _set_peers(

@@ -167,6 +167,12 @@ def _table(
             "consumer_reset", consumer_endpoints.reset, 2, where=STREAM, blank={"reset_seq": 0}
         ),
         "CONSUMER.MSG.NEXT": row("", consumer_endpoints.next_msgs, 2),
+        "CONSUMER.PEER.REMOVE": moving(
+            "consumer_remove_peer", cluster_endpoints.remove_consumer_peer, 2, where=STREAM
+        ),
+        "CONSUMER.PEER.EVACUATE": moving(
+            "consumer_evacuate_peer", cluster_endpoints.remove_consumer_peer, 2, where=STREAM
+        ),
         "CONSUMER.LEADER.STEPDOWN": moving(
             "consumer_leader_stepdown", cluster_endpoints.step_down_consumer, 2, where=STREAM
         ),

@@ -77,6 +77,17 @@ class Script:
         self.ask("S", f"{CANCEL}.A.S")
         self.ask("A", "ACCOUNT.PURGE.A")
         self.ask("S", "ACCOUNT.PURGE.a\\b")
+        for request in ("CONSUMER.PEER.REMOVE", "CONSUMER.PEER.EVACUATE"):
+            for names, body in (
+                ("S.C", None),
+                ("S.C", "{"),
+                ("S.C", {"unknown": 1}),
+                ("S.C", {"peer": "nowhere"}),
+                ("NONE.C", {"peer": member}),
+                ("S.NONE", {"peer": member}),
+            ):
+                self.ask("A", f"{request}.{names}", body)
+            self.ask("A", f"{request}.S.C", {"peer": member}, shown="member")
 
     def changes(self) -> None:
         for request in (f"{MOVE}.A.S", "STREAM.PEER.REMOVE.S", "STREAM.PEER.EVACUATE.S"):

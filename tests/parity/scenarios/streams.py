@@ -446,6 +446,8 @@ def standalone_cluster_calls(at: Recorder) -> None:
     at.api("STREAM.PEER.EVACUATE.S", {"peer": "x"})
     at.api("STREAM.CANCEL_MOVE.S")
     at.api("CONSUMER.LEADER.STEPDOWN.S.C")
+    at.api("CONSUMER.PEER.REMOVE.S.C", {"peer": "x"})
+    at.api("CONSUMER.PEER.EVACUATE.S.C", {"peer": "x"})
     for subject in ("META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.A",
                     "ACCOUNT.STREAM.MOVE.A.S", "STREAM.TEMPLATE.CREATE.S"):  # fmt: skip
         at.note_frames(subject, at.wire.ask(f"$JS.API.{subject}", b"{}", within_s=0.3))

@@ -661,6 +661,20 @@ def test_step_down(world: World) -> None:
     assert world.nodes["n1"].stepped == [(0, "")]
 
 
+def test_a_consumer_stays_where_its_stream_is(world: World) -> None:
+    """No other node of the stream can take it from one of them: each has it already."""
+    asset = world.make("S", num_replicas=3)
+    config = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+    world.ask("n1", "CONSUMER.CREATE.S.c", config)
+    of_stream = {"peer": asset.peers[1]}
+    for request in ("CONSUMER.PEER.REMOVE", "CONSUMER.PEER.EVACUATE"):
+        assert world.error("n1", f"{request}.S.c")[0] == 10003
+        assert world.error("n1", f"{request}.S.c", {"peer": "n9"})[0] == 10040
+        assert world.error("n1", f"{request}.X.c", of_stream)[0] == 10059
+        assert world.error("n1", f"{request}.S.x", of_stream)[0] == 10014
+        assert world.error("n1", f"{request}.S.c", of_stream)[0] == 10075
+
+
 def test_a_step_down_takes_the_preferred_peer_or_is_refused(world: World) -> None:
     uid = world.make("S", num_replicas=3).uid
     assert world.leaders[uid] == "n1"
@@ -742,7 +756,12 @@ def test_a_single_server_refuses_a_step_down() -> None:
     """One node: 10010 as ever, and no endpoint of the meta group."""
     bed = Bed()
     bed.make("S")
-    for subject in ("STREAM.LEADER.STEPDOWN.S", "STREAM.PEER.REMOVE.S", "STREAM.CANCEL_MOVE.S"):
+    for subject in (
+        "STREAM.LEADER.STEPDOWN.S",
+        "STREAM.PEER.REMOVE.S",
+        "STREAM.CANCEL_MOVE.S",
+        "CONSUMER.PEER.REMOVE.S.c",
+    ):
         assert bed.error(subject)[0] == 10010
     assert bed.ask_raw("META.LEADER.STEPDOWN") == []
     assert bed.ask_raw("SERVER.REMOVE", {"peer": "x"}) == []
