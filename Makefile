@@ -62,7 +62,8 @@ test-fast: $(STAMP)
 		tests/unit tests/props tests/golden tests/scripts tests/sim $(ARGS)
 
 # The same requests to a real nats-server and to streamd, on real time: a quarter of an hour.
-# STREAMD_PEER names the nats-server; without one they are skipped.
+# STREAMD_PEER names the nats-server; without one they are skipped. STREAMD_PARITY_RECORD names a
+# file to which is written what was compared: docs/adr/0057.
 parity: $(STAMP)
 	$(BIN)/python -m pytest -n auto -m comparison tests/parity $(ARGS)
 

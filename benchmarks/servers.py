@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 STARTED_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 60.0
@@ -78,7 +80,10 @@ class ServerProcess:
 
     `sync` is "" for the server's own default, else the value of `jetstream.sync_interval`.
     `extra` is appended to the configuration as it is, `jetstream` to the block of that name.
+    `on_configured`, of the class, is told of each server that is about to start.
     """
+
+    on_configured: ClassVar[Callable[[ServerProcess], None] | None] = None
 
     def __init__(
         self,
@@ -153,6 +158,8 @@ class ServerProcess:
                 f'jetstream {{\n  store_dir: "{self.store_dir}"{sync}\n{self._jetstream}}}'
             )
         self.config_file.write_text("\n".join([*lines, self._extra]) + "\n")
+        if (told := type(self).on_configured) is not None:
+            told(self)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [*_launcher, self.binary, "-c", str(self.config_file), *flags],

@@ -14,6 +14,8 @@ import pytest
 
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS, STREAM_CONFIG_FIELDS
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
+from tests.parity.compatibility import own, peer
+from tests.parity.compatibility.page import PAGE, load, render
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "streamd"
@@ -335,3 +337,18 @@ def test_the_operating_page_quotes_lines_that_are_logged() -> None:
     assert len(lines) > 40
     wanted = {part.strip(" :") for line in lines for part in line.split("...")}
     assert not (gone := {part for part in wanted if part not in known}), gone
+
+
+def test_the_compatibility_page_is_what_the_tables_give() -> None:
+    """Nothing of nats-server's is missing, ignored or refused without a reason, and no reason is
+    left of what is there by now. `python -m tests.parity.compatibility` writes the page anew."""
+    subjects = {*peer.REQUESTS, *peer.SYSTEM_SUBJECTS, *peer.HEADERS}
+    missing = subjects - own.requests() - own.system_subjects() - own.headers()
+    assert missing == set(peer.UNSERVED)
+    ignored = {key.path for key in own.config_keys() if key.service != "served"}
+    assert ignored == set(peer.UNSERVED_KEYS)
+    assert {status for status in peer.STATUSES if not own.sends(status)} == set(peer.NEVER_SENT)
+    never = set(own.error_kinds().values()) - own.returned_errors()
+    assert never == set(peer.NEVER_RETURNED)
+    is_same = PAGE.read_text(encoding="utf-8") == render(load())
+    assert is_same, "run python -m tests.parity.compatibility, and look at what it changes"

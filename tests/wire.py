@@ -9,7 +9,7 @@ import itertools
 import json
 import socket
 import time
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 CONNECT = {
     "verbose": False,
@@ -56,6 +56,14 @@ def header_block(pairs: dict[str, str]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode()
 
 
+class Observer(Protocol):
+    """Is told of each message that a connection of the tests sends, and of each that comes."""
+
+    def sent(self, wire: Wire, subject: str, headers: bytes, payload: bytes) -> None: ...
+
+    def came(self, wire: Wire, frame: Frame) -> None: ...
+
+
 class WireClosed(Exception):
     """The server closed the connection while an answer was awaited."""
 
@@ -63,6 +71,7 @@ class WireClosed(Exception):
 class Wire:
     """One connection. `connect=None` sends nothing after INFO."""
 
+    observer: ClassVar[Observer | None] = None
     _inboxes = itertools.count(1)
 
     def __init__(
@@ -96,8 +105,10 @@ class Wire:
         headers: dict[str, str] | bytes | None = None,
     ) -> None:
         to = f"{subject} {reply}" if reply else subject
+        block = headers if isinstance(headers, bytes) else header_block(headers) if headers else b""
+        if self.observer is not None:
+            self.observer.sent(self, subject, block, payload)
         if headers:
-            block = headers if isinstance(headers, bytes) else header_block(headers)
             whole = len(block) + len(payload)
             self.send(f"HPUB {to} {len(block)} {whole}\r\n".encode() + block + payload + b"\r\n")
         else:
@@ -126,6 +137,8 @@ class Wire:
                     continue
                 if frame.op == "INFO" and self.info:
                     continue  # a server may send INFO again at any time
+                if self.observer is not None and frame.op == "MSG":
+                    self.observer.came(self, frame)
                 return frame
             if self._is_closed:
                 return Frame("CLOSED")

@@ -97,7 +97,7 @@ _UNSERVED_JETSTREAM = Unserved(
         """
         extension_hint max_outstanding_catchup max_buffered_size max_buffered_msgs
         request_queue_limit info_queue_limit meta_compact meta_compact_size meta_compact_sync
-        max_concurrent_io compress_ok
+        max_concurrent_io
         """
     ),
 )

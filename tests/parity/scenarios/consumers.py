@@ -113,6 +113,8 @@ CREATE: dict[str, dict[str, Any]] = {
     "long_description": DURABLE | {"description": "d" * 4097},
     "big_metadata": DURABLE | {"metadata": {"k": "v" * 131072}},
     "direct": DURABLE | {"direct": True},
+    "sourcing": DURABLE | {"sourcing": True},
+    "sourcing_push": PUSH | {"sourcing": True},
     "unknown_field": DURABLE | {"zzz": 1},
     "wrong_type": DURABLE | {"max_deliver": "lots"},
     "paused": DURABLE | {"pause_until": "2120-01-01T00:00:00Z"},

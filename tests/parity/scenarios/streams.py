@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from streamd.archives.archive_reader import ArchiveReader
+from streamd.archives.archive_records import ArchivedConsumer, ArchivedMessages, Record
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 SECOND = 1_000_000_000
@@ -436,6 +438,30 @@ def required_api_level(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", BASE, headers={"Nats-Required-Api-Level": "x"})
     at.api("STREAM.CREATE.S", BASE, headers={"Nats-Required-Api-Level": "1"})
     at.api("STREAM.INFO.S", headers={"Nats-Required-Api-Level": "99"})
+
+
+@scenario
+def snapshots_with_and_without_consumers(at: Recorder) -> None:
+    """Of each archive which consumers and how many messages it has: times are each server's."""
+    at.api("STREAM.CREATE.S", BASE, is_quiet=True)
+    at.fill("s.a", "s.b")
+    consumer = {"durable_name": "C", "ack_policy": "explicit"}
+    body = {"stream_name": "S", "config": consumer}
+    at.api("CONSUMER.CREATE.S.C", body, is_quiet=True)
+    options = ({}, {"no_consumers": True}, {"jsck": True, "chunk_size": 5000})
+    for number, asked in enumerate(options):
+        subject = f"snapshot.{number}"
+        sid = at.wire.subscribe(subject)
+        at.api("STREAM.SNAPSHOT.S", {"deliver_subject": subject, **asked})
+        reader = ArchiveReader()
+        records: list[Record] = []
+        while piece := at.wire.next(ANSWER_S).payload:
+            records += reader.feed(piece)
+        records += reader.finish()
+        at.note("consumers", [each.name for each in records if isinstance(each, ArchivedConsumer)])
+        messages = [each.rows for each in records if isinstance(each, ArchivedMessages)]
+        at.note("messages", sum(map(len, messages)))
+        at.wire.unsubscribe(sid)
 
 
 @scenario
