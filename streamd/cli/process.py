@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import NATS_LEVEL
 from streamd.cli import addresses, certificate_files, process_resources, runfiles
+from streamd.cli.dashboard_seat import DashboardSeat
 from streamd.cli.freed_memory import FreedMemory, find_trim
 from streamd.cli.operator_controls import OperatorControls
 from streamd.cli.outside_judge import LoginSurroundings, OutsideJudge
@@ -32,6 +33,7 @@ from streamd.net.accounts.request_info import ServerFacts
 from streamd.net.client.auth import has_plain_passwords
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.net.client.listener import Listener
+from streamd.net.dashboard.surroundings import Surroundings
 from streamd.net.monitoring.documents import Monitoring, resident_bytes
 from streamd.net.monitoring.http import HttpServer
 from streamd.net.monitoring.jetstreamz import JetStreamSources
@@ -96,6 +98,7 @@ class ServerProcess:
         self._listener: Listener | None = None
         self._websocket: WebSocketListener | None = None
         self._http: HttpServer | None = None
+        self._dashboard: DashboardSeat | None = None
         self._http_tls: TlsAcceptor | None = None
         self._handshakes = Handshakes()  # of TLS, for all that listens
         self._ports_file = ""
@@ -195,14 +198,16 @@ class ServerProcess:
             server_name=self._server_name,
             has_jetstream=options.jetstream.is_enabled,
         )
+        controls = OperatorControls(clients, self._reload, self._lame_duck, lambda: self._node)
         self._system = system = SystemAccount(
             stats,
             self._monitoring,
             description,
             self._slicer,
             asyncio.get_running_loop(),
-            OperatorControls(clients, self._reload, self._lame_duck, lambda: self._node),
+            controls,
         )
+        self._make_dashboard(controls)
         accounts.on_made(system.serve_account)
         accounts.tracing.send = TraceEvents(description, accounts.router).send
         self._account_links = AccountLinks(
@@ -289,6 +294,28 @@ class ServerProcess:
         log.info("Server is ready")
         for action in self._postponed:
             action()
+
+    def _make_dashboard(self, controls: OperatorControls) -> None:
+        """Make what the dashboard of this server, and those of other nodes, ask."""
+        if not (self._options.has_http or self._options.is_clustered):
+            return
+        around = Surroundings(
+            self._options,
+            self._monitoring,
+            self._stats,
+            controls,
+            server_id=self._server_id,
+            server_name=self._server_name,
+            cluster=lambda: self._cluster,
+        )
+        self._dashboard = DashboardSeat(
+            around,
+            self._accounts,
+            self._slicer,
+            self._log,
+            lambda: self._logins.judge,
+            self._tasks.create_task,
+        )
 
     def _link_accounts(self) -> None:
         """Make imports and mappings as the accounts' options say."""
@@ -417,8 +444,15 @@ class ServerProcess:
         if options.https_port:
             self._http_tls = self._make_http_tls()
             secure = self._http_tls.accept
+        assert self._dashboard is not None
         self._http = HttpServer(
-            listening, self._monitoring, self._slicer, self._log, options.http_base_path, secure
+            listening,
+            self._monitoring,
+            self._slicer,
+            self._log,
+            options.http_base_path,
+            secure,
+            self._dashboard.load,
         )
         self._http.start(self._tasks)
         if options.https_port:
@@ -595,7 +629,10 @@ class ServerProcess:
 
         accounts.on_made(join)
         node.hooks.on_store_gone = self._on_store_gone
-        self._monitoring.attach(JetStreamSources(node, api))
+        sources = JetStreamSources(node, api)
+        self._monitoring.attach(sources)
+        if self._dashboard is not None:
+            self._dashboard.attach(sources, api)
         self._log_jetstream(store_dir, memory_max, storage_max)
         log.info(f"Took {_took(started)} to start JetStream")
 
@@ -694,6 +731,8 @@ class ServerProcess:
             if self._leaf is not None:
                 closing.create_task(self._leaf.close(), name="close-leaf")
             closing.create_task(self._logins.close(), name="close-logins")
+            if self._dashboard is not None:
+                self._dashboard.close()
             if self._http is not None:
                 closing.create_task(self._http.close(), name="close-http")
 
@@ -816,6 +855,8 @@ class ServerProcess:
         if self._leaf is None and fresh.leaf.remotes:  # the first ones; there is no listener
             self._tasks.create_task(self._start_leaf(), name="leaf nodes")
         self._monitoring.reloaded(fresh)
+        if self._dashboard is not None:
+            self._dashboard.reloaded(fresh)
         self._system.reloaded(fresh)
         if self._cluster is not None and self._draining is None:
             self._cluster.set_client_urls(addresses.client_urls(fresh, self._listener.port))

@@ -56,12 +56,13 @@ _APART = {
     *("no_auth_user", "system_account", "has_system_account"),
     *("cluster_place", "allows_open_cluster"),
 }
-_SECRET = {"username", "password", "token", "default_permissions"}
+_SECRET = {"username", "password", "token", "default_permissions", "http_logins"}
 _KEYS = {
     "username": "authorization.user",
     "password": "authorization.password",
     "token": "authorization.token",
     "default_permissions": "authorization.default_permissions",
+    "http_logins": "http.users and http.token",
     "auth_timeout_s": "authorization.timeout",
     "log_file": "logfile",
 }

@@ -12,6 +12,7 @@ from typing import Any
 from streamd.config.account_options import AccountOptions, default_accounts
 from streamd.config.callout_options import CalloutOptions
 from streamd.config.cluster_options import ClusterOptions, client_address
+from streamd.config.http_options import HttpLogins
 from streamd.config.leaf_options import LeafOptions
 from streamd.config.operator_options import OperatorOptions
 from streamd.config.tls_options import TlsOptions
@@ -96,6 +97,7 @@ class Options:
     http_host: str = ""  # "": as `host`
     http_port: int = 0  # 0: no monitoring
     http_base_path: str = ""
+    http_logins: HttpLogins = field(default_factory=HttpLogins)  # of the dashboard
 
     is_debug: bool = False
     is_trace: bool = False

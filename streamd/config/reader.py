@@ -213,16 +213,25 @@ class _Reader:
         self._options.port = port
 
     def _http(self, value: Value) -> None:
-        host, port = as_host_port(value)
-        if host is not None:
-            self._options.http_host = host
-        self._options.http_port = port
+        self._monitoring(value, "http_port")
 
     def _https(self, value: Value) -> None:
-        host, port = as_host_port(value)
+        self._monitoring(value, "https_port")
+
+    def _monitoring(self, value: Value, attribute: str) -> None:
+        """Read an address, or a block that has logins of the dashboard as well."""
+        port: int | None
+        if isinstance(value.raw, dict):
+            # Not needed, hence not imported, by a server that only gives an address.
+            from streamd.config.http_reader import read_http
+
+            host, port, self._options.http_logins = read_http(value, self._blocks)
+        else:
+            host, port = as_host_port(value)
         if host is not None:
             self._options.http_host = host
-        self._options.https_port = port
+        if port is not None:
+            setattr(self._options, attribute, port)
 
     def _server_name(self, value: Value) -> None:
         name = as_text(value)

@@ -81,6 +81,11 @@ class LocalHealth:
         """Reason why nothing is stored here any more; empty: the store directory is there."""
         return self._store_watch.reason
 
+    @property
+    def verified_ns(self) -> tuple[int, int]:
+        """Begin and end of the last whole verification of all files; (0, 0): none yet."""
+        return self._scrubber.verified_ns
+
     def log_waits(self) -> LogWaits:
         """Return how long appends to the log have waited for the disk."""
         stall = self._stall

@@ -326,6 +326,11 @@ class NodeHealth(Protocol):
     def damage_reasons(self) -> dict[Uid, str]:
         """Return why copies of streams are damaged here; what is left of them is served."""
 
+    @property
+    def verified_ns(self) -> tuple[int, int]:
+        """Unix times at which the last whole verification of all files began and ended; (0, 0):
+        there was none since the start."""
+
     def lost_copy_reason(self, asset: StreamAsset) -> str:
         """Return why a stream whose only copy is here is not served, or not all of it, and what to
         do about that; "": it is."""
@@ -382,6 +387,8 @@ class GroupInfo(MonitorInfo, total=False):
     reason: str
     digest: int
     digest_index: Index
+    agreement: dict[NodeId, bool]
+    """Of each other member that was compared with: does it hold what this node holds?"""
     at_ms: int
 
 

@@ -11,9 +11,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TextIO
+
+Tap = Callable[[str, str, Mapping[str, object]], None]
+"""(level, text, fields) of a line."""
 
 # What a rotation adds to the name of the file. What else begins like it (s.log.gz) is not ours.
 _BACKUP = re.compile(r"\.\d{4}(\.\d\d){5}\.\d{9}", re.ASCII)
@@ -34,6 +37,7 @@ class Log:
         "has_time",
         "is_debug",
         "is_trace",
+        "tap",
     )
 
     def __init__(
@@ -53,6 +57,7 @@ class Log:
         self._file: TextIO | None = None
         self._prefix = f"[{os.getpid()}] "
         self._size = 0
+        self.tap: Tap | None = None  # told of each line
         self.change(
             path=path,
             is_debug=is_debug,
@@ -131,6 +136,8 @@ class Log:
 
     def _write(self, level: str, text: str, fields: Mapping[str, object]) -> None:
         self._put(level, text, fields)
+        if self.tap is not None:
+            self.tap(level, text, fields)
         if self._file is not None and 0 < self._limit < self._size:
             self._rotate()
 
@@ -140,8 +147,7 @@ class Log:
             now = time.time()
             parts = time.gmtime(now) if self._is_utc else time.localtime(now)
             stamp = f"{time.strftime('%Y/%m/%d %H:%M:%S', parts)}.{int(now % 1 * 1e6):06d} "
-        tail = "".join(f" {key}={_field(value)}" for key, value in fields.items())
-        line = f"{self._prefix}{stamp}[{level}] {text}{tail}\n"
+        line = f"{self._prefix}{stamp}[{level}] {in_words(text, fields)}\n"
         target = self._file or self._stream
         try:
             target.write(line)
@@ -181,6 +187,11 @@ class Log:
         )
         for name in backups[: max(0, len(backups) - self._files_max + 1)]:
             os.unlink(os.path.join(directory, name))
+
+
+def in_words(text: str, fields: Mapping[str, object]) -> str:
+    """Return a phrase and its fields as a line has them."""
+    return text + "".join(f" {key}={_field(value)}" for key, value in fields.items())
 
 
 def _field(value: object) -> str:

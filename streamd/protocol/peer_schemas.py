@@ -375,6 +375,11 @@ _CALLS: Final[dict[str, Check]] = {
     ),
     "api.restored": _row(_is_uint),
     "api.restore_failed": _row(_is_uint),
+    "dashboard.node": _row(),
+    "dashboard.rows": _are_uints,
+    "dashboard.consumers": _are_uints,
+    "dashboard.page": _row(_is_text, _is_text, _is_text, _dict_of(_is_text)),
+    "dashboard.verify": _row(),
 }
 # Of what is not here the asker looks at the value itself, whatever it is.
 _ANSWERS: Final[dict[str, Check]] = {
@@ -392,4 +397,9 @@ _ANSWERS: Final[dict[str, Check]] = {
     "api.restore": _is_bytes,
     "api.restored": _is_bool,
     "api.restore_failed": _is_bool,
+    "dashboard.node": _dict_of(_is_any),
+    "dashboard.rows": _list_of(_or_none(_dict_of(_is_any))),
+    "dashboard.consumers": _list_of(_dict_of(_is_any)),
+    "dashboard.page": _row(_is_uint, _is_any),
+    "dashboard.verify": _is_bool,
 }

@@ -70,6 +70,11 @@ CALLS: dict[str, list[Any]] = {
     "api.restore": ["$G", 999, b"reply", "n1", _CLIENT],
     "api.restored": [999],
     "api.restore_failed": [999],
+    "dashboard.node": [],
+    "dashboard.rows": [999],
+    "dashboard.consumers": [999],
+    "dashboard.page": ["messages", "$G", "S", {"seq": "1"}],
+    "dashboard.verify": [],
 }
 WRONG = (None, -1, 1.5, "x", b"x", [], [None], [["x"]], {}, {"tags": 3}, {3: 3}, True, 2**63)
 # Values inside of what is not looked into: the command of a proposal, for who would propose it.

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
+Mount = Callable[["web.Application", str], None]
+"""Adds routes to the application, below a base path."""
+
 Secure = Callable[[Callable[[], asyncio.BaseProtocol]], asyncio.BaseProtocol]
 
 _CALLBACK = re.compile(r"[\w.$]+\Z", re.ASCII)
@@ -53,13 +56,17 @@ class HttpServer:
         log: Log,
         base_path: str = "",
         secure: Secure | None = None,
+        load_mount: Callable[[], Mount] | None = None,
     ) -> None:
-        """`secure` puts TLS in front of the protocol of a connection; None: it is in clear."""
+        """`secure` puts TLS in front of the protocol of a connection; None: it is in clear.
+        `load_mount` is called on another thread, when the first client comes, and returns what
+        adds further routes."""
         self._socket = listening
         self._monitoring = monitoring
         self._slicer = slicer
         self._log = log
         self._secure = secure
+        self._load_mount = load_mount
         self._base = "/" + base_path.strip("/") if base_path.strip("/") else ""
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -81,6 +88,7 @@ class HttpServer:
 
     async def _serve(self) -> None:
         await asyncio.to_thread(_import_library)
+        mount = await asyncio.to_thread(self._load_mount) if self._load_mount is not None else None
         from aiohttp import web
 
         if self._is_closed:
@@ -89,6 +97,8 @@ class HttpServer:
         for path, handler in self._routes().items():
             # With any method, as in nats-server: HAProxy looks after a server with OPTIONS.
             app.router.add_route("*", self._base + path, self._counted(path, handler))
+        if mount is not None:
+            mount(app, self._base)
         said = logging.Logger("monitoring")
         said.addHandler(_Said(self._log))
         runner = web.AppRunner(
@@ -240,9 +250,9 @@ class HttpServer:
     async def _index(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        links = "".join(
-            f"<li><a href='.{path}'>{path}</a></li>" for path in self._routes() if path != "/"
-        )
+        paths = [path for path in self._routes() if path != "/"]
+        paths += ["/ui/"] if self._load_mount is not None else []
+        links = "".join(f"<li><a href='.{path}'>{path}</a></li>" for path in paths)
         page = f"<html lang='en'><body><h1>streamd</h1><ul>{links}</ul></body></html>"
         return web.Response(text=page, content_type="text/html")
 

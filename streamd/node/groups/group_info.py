@@ -112,6 +112,7 @@ class GroupInfos:
             "reason": reason,
             "digest": digest,
             "digest_index": index,
+            "agreement": self._consistency.agreement(uid),
             "at_ms": self._context.env.clock.monotonic_ms(),
         }
 

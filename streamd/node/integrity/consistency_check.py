@@ -45,6 +45,7 @@ class ConsistencyCheck:
         self._unsent: dict[NodeId, list[Row]] = {}
         self._disputes: dict[Uid, int] = {}  # that were told of; when to compare anew, monotonic ms
         self.latest = self._fingerprints.latest
+        self.agreement = self._fingerprints.agreement
 
     def send(self, uid: Uid, group: Group, found: Iterable[tuple[Index, int]]) -> None:
         """Send fingerprints of this node's replica, (index, fingerprint), to the other members
@@ -181,6 +182,16 @@ class Fingerprints:
             if told.total() > 1:
                 return any(told[mine] <= told[other] for other in told if other != mine)
         return False
+
+    def agreement(self, uid: Uid) -> dict[NodeId, bool]:
+        """Return of each other node that was compared with whether it holds what this one holds,
+        by their newest checkpoint in common."""
+        found: dict[NodeId, bool] = {}
+        for _, votes in sorted(self._votes.get(uid, {}).items()):
+            mine = votes.get(self._name)
+            if mine is not None:
+                found |= {name: vote == mine for name, vote in votes.items() if name != self._name}
+        return found
 
     def forgive(self, uid: Uid, node_id: NodeId) -> None:
         """Drop what `node_id` held and this node did not: that replica begins anew."""

@@ -63,6 +63,8 @@ class Scrubber:
         # is to be read.
         self._queue: list[Callable[[], bool]] = []
         self._began_ms = 0
+        self._began_ns = 0
+        self.verified_ns = (0, 0)  # begin and end of the last round, Unix times
         self._pause_s = 0.0
         self._owed_s = 0.0  # pauses that are made up for in one
         self._timer: Timer | None = None
@@ -113,6 +115,7 @@ class Scrubber:
         """Put all files that there are now into the queue of a round."""
         self._round_began_bytes, self._skipped = self.read_bytes, 0
         self._began_ms = self._context.env.clock.monotonic_ms()
+        self._began_ns = self._context.env.clock.now_ns()
         self._queue = [
             self._read_identity,
             partial(self._read_snapshot, META_UID, self._meta_check),
@@ -137,6 +140,7 @@ class Scrubber:
         if self._context.life.is_stopping:
             return
         self.rounds += 1
+        self.verified_ns = (self._began_ns, self._context.env.clock.now_ns())
         self._is_running = self._is_hurried = False
         took_s = (self._context.env.clock.monotonic_ms() - self._began_ms) / 1000
         self._later(max(self._pause_s, limits.SCRUB_EVERY_S - took_s), self._begin)
