@@ -1,4 +1,4 @@
-"""Runs one function of the load generator in a process of its own."""
+"""Runs one row of the load generator in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RunFailed(Exception):
 
 
 def generate(port: int, call: str, args: dict[str, Any]) -> Figures:
-    """Run one function of `load` against the server at `port`."""
-    command = [sys.executable, "-m", "benchmarks.load", "--port", str(port), "--row", call]
+    """Run one of `load_rows` against the server at `port`."""
+    command = [sys.executable, "-m", "benchmarks.load_rows", "--port", str(port), "--row", call]
     done = subprocess.run(
         [*command, "--args", json.dumps(args)],
         capture_output=True,

@@ -5,12 +5,11 @@ whole stream) and returns figures. Requests are laid out beforehand in a ring of
 publishes whose reply subjects all differ, as a client library's do; answers are counted, not
 parsed, wherever the row allows it. So the generator costs a fraction of the server's work.
 
-    python -m benchmarks.load --port 4222 --row publish --args '{"size": 128, "seconds": 3}'
+    python -m benchmarks.load_rows --port 4222 --row publish --args '{"size": 128, "seconds": 3}'
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -227,12 +226,19 @@ class Ring:
         *,
         reply: bytes = b"",
         keys: Sequence[int] = (),
+        header: bytes = b"",
     ) -> None:
+        """`header`: one line of each publish, "Name: value"; "" for none."""
+        verb, sizes, content = b"PUB", b"%d" % len(body), body
+        if header:
+            block = b"NATS/1.0\r\n%s\r\n\r\n" % header
+            verb, content = b"HPUB", block + body
+            sizes = b"%d %d" % (len(block), len(content))
         parts = []
         for number in range(count):
             to = b" %s.%06d" % (reply, number) if reply else b""
             name = b"%s.%06d" % (subject, keys[number]) if keys else subject
-            parts.append(b"PUB %s%s %d\r\n%s\r\n" % (name, to, len(body), body))
+            parts.append(b"%s %s%s %s\r\n%s\r\n" % (verb, name, to, sizes, content))
         self.count = count
         self.each = len(parts[0])
         self.first = parts[0]
@@ -283,7 +289,7 @@ def publish(
         waits = _one_by_one(links, {link: rings[link].first for link in links}, began + seconds)
         acked = len(waits)
     else:
-        acked = _windows(links, rings, window, until=began + seconds)
+        acked = windows(links, rings, window, until=began + seconds)
     took = time.perf_counter() - began
     for link in links:
         link.socket.close()
@@ -311,7 +317,7 @@ def put_keys(port: int, *, size: int, seconds: float, keys: int, window: int) ->
         ring = Ring(SUBJECT, body, keys, reply=inbox, keys=order)
         began = time.perf_counter()
         count = 0 if lasts else keys
-        acked = _windows([link], {link: ring}, window, until=began + lasts, count=count)
+        acked = windows([link], {link: ring}, window, until=began + lasts, count=count)
         took = time.perf_counter() - began
         link.socket.close()
     stored = api.messages()
@@ -333,7 +339,7 @@ def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
     body = payload(128)
     message = b"PUB beside %s %d\r\n%s\r\n" % (ready, len(body), body)
     heavy_args = json.dumps({"size": size, "seconds": seconds + HEAVY_LEAD_S})
-    command = [sys.executable, "-m", "benchmarks.load", "--port", str(port)]
+    command = [sys.executable, "-m", "benchmarks.load_rows", "--port", str(port)]
     heavy = subprocess.Popen(
         [*command, "--row", "publish", "--args", heavy_args], stdout=subprocess.PIPE
     )
@@ -358,7 +364,7 @@ def publish_beside(port: int, *, size: int, seconds: float) -> Figures:
     }
 
 
-def _windows(
+def windows(
     links: list[Link],
     rings: dict[Link, Ring],
     window: int,
@@ -771,36 +777,3 @@ def create_streams(port: int, *, count: int, replicas: int = 1) -> Figures:
         api.request(f"idle.{number}", "one")
     api.close()
     return {"rate": count / took, "count": float(count)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--row", required=True)
-    parser.add_argument("--args", default="{}", help="JSON keyword arguments of the row's function")
-    options = parser.parse_args()
-    rows: dict[str, Callable[..., Figures]] = {
-        "publish": publish,
-        "publish_beside": publish_beside,
-        "put_keys": put_keys,
-        "fill": fill,
-        "fetch": fetch,
-        "push": push,
-        "get_last": get_last,
-        "core": core,
-        "request_reply": request_reply,
-        "create_streams": create_streams,
-    }
-    try:
-        arguments = json.loads(options.args)
-        Link.door = Door(arguments.pop("door", {}))
-        print(json.dumps(rows[options.row](options.port, **arguments)))
-    except (LoadError, OSError) as err:
-        print(json.dumps({"error": f"{type(err).__name__}: {err}"}))
-        raise SystemExit(1) from err
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """Line of the table. `call` names a function of `load`, or a special row of `suite`.
+    """Line of the table. `call` names a row of `load_rows`, or a special row of `suite`.
 
     `measure` is the figure that is compared: a rate (more is better) or a time (less is better).
     `reach_lazy` and `reach_always` are ratios ours/peer we mean to reach (peer/ours for times),
@@ -161,6 +161,20 @@ def _disk_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+def _feature_rows() -> list[Row]:
+    """Copies of streams, counters, and publishing in fast batches."""
+    return [
+        Row("mirror_1m", "a mirror of 1 M messages of 128 B, until it has all", "mirror",
+            {"size": 128}, fill=1_000_000, fill_size=128),
+        Row("sources_10", "a stream of 10 sources, 50,000 messages of 128 B each, until it has all",
+            "sources", {"size": 128, "origins": 10, "count": 50_000}),
+        Row("counters_1000", "1,000 counters, window 1000", "count_up",
+            {"counters": 1000, "window": 1000}),
+        Row("fast_batch_128", "a fast batch, an ack every 500, 128 B", "fast_batch",
+            {"size": 128, "flow": 500}),
+    ]  # fmt: skip
+
+
 def _replicated_rows() -> list[Row]:
     """Three servers. Ratios of times are peer/ours, so 0.6x the peer's time reads 1.67."""
     rows = [
@@ -188,4 +202,7 @@ def _replicated_rows() -> list[Row]:
     return [replace(row, is_replicated=True) for row in rows]
 
 
-ROWS = {row.name: row for row in (*_rows(), *_door_rows(), *_disk_rows(), *_replicated_rows())}
+ROWS = {
+    row.name: row
+    for row in (*_rows(), *_door_rows(), *_disk_rows(), *_feature_rows(), *_replicated_rows())
+}

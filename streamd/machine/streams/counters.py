@@ -26,7 +26,7 @@ SOURCES: Final = b"Nats-Counter-Sources"
 _match_body = re.compile(rb'\{"val":"(-?[0-9]+)"\}').fullmatch
 _DIGITS: Final = 4000  # Python reads and writes no more at once
 _CHUNK: Final = 10**_DIGITS
-_STALE: Final = 64  # so many rows may be there for nothing
+_STALE: Final = 64  # so many rows, and as many as those that count, may be there for nothing
 
 CounterState = Sequence[Sequence[bytes | int]]
 """Rows of a snapshot: (subject, seq, total as text, sources)."""
@@ -46,11 +46,12 @@ _NONE: Final = Total(0, 0, b"")
 class CounterTotals:
     """Totals of the counters of one stream."""
 
-    __slots__ = ("_index", "_rows")
+    __slots__ = ("_index", "_prune_above", "_rows")
 
     def __init__(self, index: StreamIndex) -> None:
         self._index = index
         self._rows: dict[bytes, Total] = {}
+        self._prune_above = _STALE  # rows; each prune is paid for by as many new ones
 
     def of(self, subject: bytes) -> Total | None:
         """Return the total of `subject`, with that of a message which is about to be stored; None:
@@ -68,8 +69,9 @@ class CounterTotals:
         """The newest message of `subject`, stored or about to be, has `total`."""
         rows = self._rows
         rows[subject] = total
-        if len(rows) > _STALE + 2 * len(self._index.subjects.rows):
+        if len(rows) > self._prune_above:
             self._rows = {name: row for name, row in rows.items() if self._is_live(name, row)}
+            self._prune_above = _STALE + 2 * len(self._rows)
 
     def observe(self, first: Seq, msgs: Iterable[Msg]) -> None:
         """Note the totals of messages that were stored as they came, from `first` on: copies of

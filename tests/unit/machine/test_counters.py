@@ -10,6 +10,8 @@ import pytest
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.streams.counters import (
+    CounterTotals,
+    Total,
     canonical_sources,
     read_integer,
     write_integer,
@@ -148,6 +150,24 @@ def test_rows_of_subjects_that_are_gone_do_not_pile_up() -> None:
         add(box, 1, b"a.%d" % number)
     assert len(box.machine.content.counters._rows) < 100
     assert total(box, 1, b"a.999") == 2
+
+
+def test_new_counters_of_one_entry_are_looked_over_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    is_live = CounterTotals._is_live
+
+    def counting(self: CounterTotals, subject: bytes, row: Total) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_live(self, subject, row)
+
+    monkeypatch.setattr(CounterTotals, "_is_live", counting)
+    counter().store(
+        *((b"a.%d" % at, b"NATS/1.0\r\nNats-Incr: 1\r\n\r\n", b"") for at in range(2000))
+    )
+    assert looked < 3 * 2000
 
 
 def test_what_is_known_of_sources_goes_on_at_the_end_of_the_headers() -> None:
