@@ -92,6 +92,19 @@ BATCH_BYTES_MAX: Final = 64 * 1024 * 1024  # staged bytes of one stream, all bat
 BATCHES_BYTES_MAX: Final = 256 * 1024 * 1024  # and of all streams of a node, with what they take
 BATCH_MSG_MEMORY_BYTES: Final = 192  # beside its bytes: a tuple, three objects, a place in a list
 
+# --- producers and dead letters -----------------------------------------------------------------
+
+PRODUCERS_DEFAULT: Final = 10_000  # known at a time; each is some 300 bytes of replicated state
+PRODUCERS_MAX: Final = 100_000  # that may be configured: a snapshot copies them in 0.05 s
+PRODUCER_ID_BYTES_MAX: Final = 128
+PRODUCER_SEQUENCE_MAX: Final = (1 << 63) - 1
+DEAD_LETTER_REASON_BYTES_MAX: Final = 512  # of what a client says when it terminates a message
+DEAD_LETTERS_UNDER_WAY_MAX: Final = 64  # to one subject; each is read and copied
+DEAD_LETTERS_PER_TURN_MAX: Final = 256
+DEAD_LETTER_ANSWER_MS: Final = 5_000  # that the stream may take that is to store it
+DEAD_LETTER_RETRY_MS: Final = 1_000  # after a first failure; twice as long after each further one
+DEAD_LETTER_RETRY_MS_MAX: Final = 30_000
+
 # --- configuration ------------------------------------------------------------------------------
 # Blocks and includes nested deeper are a mistake or an attack on the parser's stack.
 CONFIG_DEPTH_MAX: Final = 64

@@ -15,6 +15,8 @@ from streamd import limits
 from streamd.api import times
 from streamd.api.cluster_infos import replica_rows, short_hash
 from streamd.api.remote_client import ClientFacts
+from streamd.machine import message_headers
+from streamd.machine.streams import producers
 from streamd.node.ports import Clock, NodeHandle, StreamHandle, Wires
 from streamd.subject_mapping import SubjectTransform
 from streamd.types import META_UID, Document, Uid
@@ -223,6 +225,8 @@ class Advisories:
         if subject is None or not self._wires.has_interest(subject):
             return
         headers, payload = fields["headers"], fields["payload"]
+        if producers.HEADS in headers:  # of what the producer sent to this stream, not to others
+            headers = message_headers.without_heads(headers, producers.HEADS)
         block = (
             b"%bNats-Stream: %b\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\n"
             b"Nats-Time-Stamp: %b\r\nNats-Last-Sequence: %d\r\n"

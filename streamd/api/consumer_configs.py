@@ -17,6 +17,7 @@ from streamd.api import times
 from streamd.api.shapes import CONSUMER_CONFIG_FIELDS
 from streamd.api.stream_configs import is_valid_name, metadata_bytes, static_metadata
 from streamd.errors import JsError
+from streamd.machine import extension_settings
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.subject_tree import SubjectTree
 from streamd.types import AssetLimits
@@ -92,6 +93,9 @@ def normalise(
     _check_start(config)
     _check_sampling_and_metadata(config)
     _check_priority(config)
+    mistake = extension_settings.consumer_mistake(config)
+    if mistake:
+        raise errors.CONSUMER_CREATE(err=mistake)
     metadata = static_metadata(config.get("metadata", {}), required_level(config))
     config["metadata"] = metadata
     return shown(config)

@@ -13,6 +13,7 @@ from streamd import errors, limits, subject_mapping, subjects
 from streamd.api import origin_checks, shapes
 from streamd.durations import format_duration
 from streamd.errors import JsError
+from streamd.machine import extension_settings
 from streamd.machine.asset_configs import ConsumerLimits, Republish, StreamConfig
 from streamd.subject_tree import SubjectTree
 from streamd.types import ACCOUNT
@@ -134,6 +135,9 @@ def normalise(
     _check_transform(config)
     bounds = {key: value for key, value in config["consumer_limits"].items() if value}
     config["consumer_limits"] = cast(ConsumerLimits, bounds)
+    mistake = extension_settings.stream_mistake(config)
+    if mistake:
+        raise _invalid(mistake)
     config["metadata"] = static_metadata(config["metadata"], required_level(config))
     return config
 

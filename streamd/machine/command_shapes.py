@@ -300,6 +300,7 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
         _are_msgs, _is_uint, _are_members, _are_verdicts, _or_none(_is_uint), optional=1
     ),
     commands.DROP_FAST: _shape(_list_of(_row_of(_is_bytes, _is_uint))),
+    commands.LETTERS_SENT: _shape(_is_uints),
     commands.DELIVERED: _shape(_is_uint, _is_delivered, _is_uint, _is_uint, optional=1),
     commands.ACKED: _shape(_is_uint, _is_uints),
     commands.NAKED: _shape(_is_uint, _list_of(_row_of(_is_uint, _is_int))),

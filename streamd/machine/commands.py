@@ -22,11 +22,14 @@ Handler = Callable[[Entry, Command, Effects], object]
 """A function that applies the commands of one kind; the result is the outcome of its entry."""
 
 # --- stream group -------------------------------------------------------------------------------
-PUBLISH_RULES = 1
+PUBLISH_RULES = 2
 """By which rules a publish is checked today. Each entry names its own: the log is applied again at
 every start, and what was acked as seq n must be seq n again, whatever was learned since. 0 (no
 rules named): blanks on both sides of a header's value mean nothing, and the headers of a schedule
-that fired, or is to end, are like any other. 1: see `msgheaders` and `publish`."""
+that fired, or is to end, are like any other. 1: see `message_headers` and `publish`, but the
+headers of a producer are like any other. 2: see `producers`, too."""
+PRODUCER_RULES = 2
+"""The first rules by which a producer's headers mean something."""
 
 STORE = 1
 """[STORE, ts, msgs, rules, room]: publishes of one turn; msgs is a list of (subject, headers,
@@ -140,6 +143,10 @@ for each member that is answered; an answer is an outcome as of a STORE, or (TOL
 DROP_FAST = 44
 """[DROP_FAST, ts, batches]: fast batches that idled too long, [id, seq]: each is dropped unless
 something was done in it behind `seq`. Outcome: how many."""
+
+LETTERS_SENT = 45
+"""[LETTERS_SENT, ts, numbers]: dead letters (see `dead_letters`) that are stored where they were to
+go, or whose message is not to be had. Outcome: how many were still to be sent."""
 
 # --- meta group ---------------------------------------------------------------------------------
 CREATE_STREAM = 101

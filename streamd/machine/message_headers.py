@@ -52,6 +52,11 @@ def without(block: bytes, key: bytes) -> bytes:
     return b"\r\n".join(lines)
 
 
+def without_heads(block: bytes, head: bytes) -> bytes:
+    """Return `block` without the headers whose key begins with `head`."""
+    return b"\r\n".join(line for line in block.split(b"\r\n") if not line.startswith(head))
+
+
 def with_header(block: bytes, key: bytes, value: bytes) -> bytes:
     """Return `block` with `key: value` added at its end."""
     head = block[:-2] if block else b"NATS/1.0\r\n"

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from unittest.mock import patch
 
 from streamd import limits
@@ -29,9 +29,8 @@ from streamd.machine.base import REWRITTEN
 from streamd.node.groups import inbox
 from streamd.node.stream_groups import stream_inbox
 from streamd.store.blocks.record_format import decode_fields
-from streamd.types import Entry, Index
+from streamd.types import Entry, Index, Seq
 from tests.sim.disk import SimCrash, SimDisk, SimThread
-from tests.sim.features import Features
 from tests.sim.node import SimClock, SimNode, fold
 
 SEGMENT_BYTES = 64 * 1024
@@ -101,6 +100,24 @@ class Publisher:
                 self.acked[outcome] = message
 
 
+class Workload(Protocol):
+    """Work that a campaign does beside its own, and what it was promised."""
+
+    config: dict[str, Any]
+
+    def begin_life(self, campaign: Campaign, node: SimNode) -> None:
+        """A node has started."""
+
+    def act(self, campaign: Campaign, node: SimNode) -> None:
+        """Do one random thing."""
+
+    def check(self, read: Callable[[Seq], tuple[Any, ...] | None], node: SimNode) -> None:
+        """Check what is stored, after a restart. `read`: the fields of a message by its seq."""
+
+    def finish(self, campaign: Campaign, node: SimNode) -> None:
+        """Check what is to hold when all may go on in peace."""
+
+
 class Campaign:
     """One seed: one disk, many lives of a node."""
 
@@ -109,8 +126,10 @@ class Campaign:
         seed: int,
         *,
         seen_through: Callable[[SimDisk], Any] | None = None,
-        features: Features | None = None,
+        features: Workload | None = None,
+        make_wires: Callable[[], SimWires] = SimWires,
     ) -> None:
+        self.make_wires = make_wires
         self.seed = seed
         self.features = features  # a workload beside this one
         self.seen_through = seen_through  # of each life anew: an encrypted disk, blocks are packed
@@ -232,7 +251,7 @@ class Campaign:
     def live(self, crash_after: int) -> None:
         """Start a node, check what it recovered, work until the power goes."""
         disk = self.disk
-        wires = SimWires()
+        wires = self.make_wires()
         before = disk.operation_count
         disk.crash_at_operation = before + crash_after
         points = len(disk.points)
@@ -276,7 +295,7 @@ class Campaign:
     def last_life(self) -> None:
         """Start a node once more, and check all that is to hold when it may work in peace."""
         assert self.features is not None
-        node = self._start(SimWires())
+        node = self._start(self.make_wires())
         node.settle()
         self._check(node)
         self.features.finish(self, node)
@@ -306,6 +325,8 @@ class Campaign:
         have_c = {name: c.to_state() for name, c in machine.consumers.items()}
         want_c = {name: c.to_state() for name, c in want.consumers.items()}
         assert have_c == want_c, (have_c, want_c)
+        assert machine.content.features_state() == want.content.features_state()
+        assert machine.fingerprint() == want.fingerprint()
         for seq, message in self.publisher.acked.items():
             assert seq <= machine.index.last_seq, f"acked seq {seq} is lost"
             self._check_message(node, seq, message)

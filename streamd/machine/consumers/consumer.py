@@ -34,6 +34,7 @@ from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.consumers.remaining import Remaining, filters_of
+from streamd.machine.extension_settings import dead_letter
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from streamd.subjects import Matcher
@@ -64,6 +65,12 @@ class StreamView(Protocol):
         consumer's own state changed; may call back `on_removed`. Some of them may be no matches
         of the consumer, or no longer stored."""
 
+    def on_given_up(
+        self, consumer: Consumer, sseq: Seq, *, deliveries: int, ts: int, reason: str | None
+    ) -> None:
+        """`consumer`, which has a dead-letter subject, gives up `sseq`: `reason` is that of the
+        client that terminated it; None: it was delivered max_deliver times."""
+
 
 class Consumer:
     """Replicated state of one consumer of one stream. Use `create` or `from_state`."""
@@ -75,6 +82,7 @@ class Consumer:
         "acked_ns",
         "config",
         "created_ns",
+        "dead_letter",
         "delivered_cseq",
         "delivered_ns",
         "delivered_sseq",
@@ -138,6 +146,7 @@ class Consumer:
         self.is_ack_none = policy == "none"
         self.is_ack_all = policy in ("all", "flow_control")
         self._sample_percent = sample_percent(config.get("sample_freq", ""))
+        self.dead_letter = dead_letter(config)
 
     # --- views ----------------------------------------------------------------------------------
 
@@ -395,11 +404,11 @@ class Consumer:
             self.apply_naked(command[1], command[3], out)
         elif kind == commands.TERMED:
             self.acked_ns = command[1]
-            self.apply_termed(command[3], out)
+            self.apply_termed(command[3], out, ts=command[1])
         elif kind == commands.PROGRESS:
             self.apply_progress(command[1], command[3])
         elif kind == commands.DEAD:
-            self.apply_dead(command[3], out)
+            self.apply_dead(command[3], out, ts=command[1])
         else:
             assert kind == commands.POSITION, kind
             if command[5] == self.resets:
@@ -641,13 +650,20 @@ class Consumer:
                 deliveries = self.redelivered.get(sseq, 1)
                 out.events.append(("consumer_naked", self._event(sseq, held[0], deliveries)))
 
-    def apply_termed(self, items: Sequence[tuple[Seq, str]], out: Effects | None = None) -> None:
+    def apply_termed(
+        self, items: Sequence[tuple[Seq, str]], out: Effects | None = None, *, ts: int = 0
+    ) -> None:
         """Terminated by the client: acked, never to be delivered again."""
         termed = []
         for sseq, reason in items:
             if sseq in self.pending:
+                deliveries = self.redelivered.get(sseq, 1)
                 self._terminate(sseq, reason, out)
                 termed.append(sseq)
+                if self.dead_letter:
+                    self._stream.on_given_up(
+                        self, sseq, deliveries=deliveries, ts=ts, reason=reason
+                    )
         if termed:
             self._advance_floor()
             self._tell_acked(termed)
@@ -669,7 +685,9 @@ class Consumer:
                 self.pending[sseq] = (held[0], ts)
                 self.naked.pop(sseq, None)
 
-    def apply_dead(self, sseqs: Sequence[Seq], out: Effects | None = None) -> None:
+    def apply_dead(
+        self, sseqs: Sequence[Seq], out: Effects | None = None, *, ts: int = 0
+    ) -> None:
         """Delivered max_deliver times without an ack: no longer pending, but still stored.
 
         The ack floor follows with the next ack, as clients know it from other servers."""
@@ -681,6 +699,13 @@ class Consumer:
             deliveries = self.redelivered.setdefault(sseq, 1)
             if out is not None:
                 out.events.append(("consumer_max_deliver", self._event(sseq, held[0], deliveries)))
+            if self.dead_letter:
+                self._stream.on_given_up(self, sseq, deliveries=deliveries, ts=ts, reason=None)
+
+    def forget_dead(self, sseq: Seq) -> None:
+        """Wait no more for a message that was given up: its dead letter is stored."""
+        if sseq not in self.pending:
+            self.redelivered.pop(sseq, None)
 
     # --- the floor ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from streamd.errors import JsError
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.remaining import filters_of
+from streamd.machine.extension_settings import dead_letter
 from streamd.machine.rfc3339 import parse_ns
 from streamd.subject_tree import SubjectTree
 
@@ -121,6 +122,15 @@ def _check_against_stream(config: ConsumerConfig, stream_config: StreamConfig) -
         for subject in stream_config.get("subjects") or ():
             if subjects.collides(subject.encode(), deliver.encode()):
                 return errors.CONSUMER_DELIVER_CYCLE()
+    letters = dead_letter(config)
+    if letters:
+        own = [subject.encode() for subject in stream_config.get("subjects") or ()]
+        filters = filters_of(config) or [b">"]
+        if any(subjects.matches(each, letters) for each in own) and any(
+            subjects.matches(each, letters) for each in filters
+        ):
+            text = f"dead letters on '{letters.decode()}' would be delivered to the consumer itself"
+            return errors.CONSUMER_CREATE(err=text)
     return None
 
 

@@ -16,9 +16,10 @@ from streamd.durations import format_duration
 from streamd.errors import JsError
 from streamd.machine import message_headers
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
-from streamd.machine.commands import DUPLICATE, PUBLISH_RULES
-from streamd.machine.streams import counters
+from streamd.machine.commands import DUPLICATE, PRODUCER_RULES, PUBLISH_RULES
+from streamd.machine.streams import counters, producers
 from streamd.machine.streams.counters import Total
+from streamd.machine.streams.producers import Claim
 from streamd.machine.streams.stream_content import StreamContent
 from streamd.subjects import Matcher, is_literal, is_valid_literal, matches
 from streamd.types import Msg, Seq
@@ -66,7 +67,9 @@ _match_integer = re.compile(rb"[+-]?[0-9]+").fullmatch
 class Admitted:
     """A publish that will be stored, and what follows from its headers."""
 
-    __slots__ = ("due_ns", "ends", "flags", "msg", "msg_id", "rollup", "total", "ttl_ns")
+    __slots__ = (
+        "claim", "due_ns", "ends", "flags", "msg", "msg_id", "rollup", "total", "ttl_ns",
+    )  # fmt: skip
 
     def __init__(self, msg: Msg) -> None:
         self.msg = msg
@@ -77,6 +80,7 @@ class Admitted:
         self.total: Total | None = None  # of its counter
         self.due_ns = 0  # it is a schedule
         self.ends = b""  # subject of the schedule that it ends
+        self.claim: Claim | None = None  # of its producer
 
 
 _ID_HEAD: Final = b"NATS/1.0\r\nNats-Msg-Id: "
@@ -192,6 +196,12 @@ def check(
         return errors.STREAM_HEADER_EXCEEDS_MAXIMUM()
     admitted = Admitted(msg)
     if fields:
+        if rules >= PRODUCER_RULES and (producers.ID in fields or producers.SEQUENCE in fields):
+            # Before all that depends on what is stored: a message again is one, whatever it asks.
+            claim = content.producers.judge(fields, limits.producers_max)
+            if claim is not None and not isinstance(claim, Claim):
+                return claim
+            admitted.claim = claim
         refused = _check_expectations(content, msg, fields, last_seq, rules, verdict)
         if refused is not None:
             return refused
@@ -609,6 +619,8 @@ def _check_in_batch(
         return errors.STREAM_SEALED()
     if fields.get(EXPECTED_MSG_ID):
         return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=EXPECTED_MSG_ID.decode())
+    if rules >= PRODUCER_RULES and (fields.get(producers.ID) or fields.get(producers.SEQUENCE)):
+        return errors.ATOMIC_PUBLISH_UNSUPPORTED_HEADER_BATCH(header=producers.ID.decode())
     refused = _check_incr(content, msg, fields)
     if refused is not None:
         return refused

@@ -19,10 +19,11 @@ from streamd.machine.indexes.columns import Block, Columns
 from streamd.machine.indexes.live_messages import MessagesState
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.snapshot import StreamState
-from streamd.machine.streams import publish
+from streamd.machine.streams import producers, publish
 from streamd.machine.streams.counters import Total, read_total, write_integer
 from streamd.machine.streams.dedupe import DedupeState, DedupeWindow
 from streamd.machine.streams.origins import MIRROR, Origins, named_in_header
+from streamd.machine.streams.producers import Producers
 from streamd.machine.streams.schedules import UNKNOWN_DUE
 from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.stream_content import FeaturesState
@@ -225,6 +226,11 @@ class Headers:
         self._origins = Origins()
         if basis is not None:
             self._origins.load(basis.features.get("origins", []))
+        self._producers = Producers()
+        self._letters: list[list[bytes | int]] = []
+        if basis is not None:
+            self._producers.load(basis.features.get("producers", []))
+            self._letters = basis.features.get("letters", [])
 
     def note(self, headed: Iterable[tuple[Seq, int, bytes]]) -> None:
         """Messages with headers of the server's own, in order: (seq, time, headers)."""
@@ -236,6 +242,8 @@ class Headers:
                 self._window.remember(msg_id, seq=seq, ts=ts)
             if msg_id and seq > self._last[0]:
                 self._last = seq, msg_id
+            if producers.ID in fields and publish.SOURCE not in fields:
+                self._producers.observe(fields, seq=seq, ts=ts)
             named = named_in_header(fields[publish.SOURCE]) if publish.SOURCE in fields else None
             if named is not None:
                 self._origins.advance(named[0], *named[1])
@@ -270,6 +278,8 @@ class Headers:
             "counters": rows,
             "origins": self._origins.to_state(),  # of each source its newest message
             "schedules": [row for _, row in sorted(schedules.items())],
+            "producers": self._producers.to_state(),
+            "letters": self._letters,
         }
         return {name: each for name, each in found.items() if each}
 
@@ -354,7 +364,7 @@ def hold(machine: StreamMachine, now_ns: int) -> bool:
 _OF_CONSUMERS = frozenset((
     commands.DELIVERED, commands.ACKED, commands.NAKED, commands.TERMED, commands.PROGRESS,
     commands.DEAD, commands.POSITION, commands.CREATE_CONSUMER, commands.DELETE_CONSUMER,
-    commands.PAUSE_CONSUMER, commands.RESET_CONSUMER,
+    commands.PAUSE_CONSUMER, commands.RESET_CONSUMER, commands.LETTERS_SENT,
 ))  # fmt: skip
 _KINDS = _OF_CONSUMERS | {
     commands.STORE, commands.STORE_BATCH, commands.EXPIRE, commands.PURGE, commands.COPY,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from streamd.machine import extension_settings
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.indexes.subject_table import SEQ_LIST_MAX, SEQS
@@ -46,6 +47,8 @@ class Limits:
         "max_msg_size",
         "max_msgs",
         "max_per_subject",
+        "producer_expiry_ns",
+        "producers_max",
         "republish",
         "size_max",
     )
@@ -75,6 +78,8 @@ class Limits:
         self.allows_schedules = bool(config.get("allow_msg_schedules"))
         self.allows_ttl = bool(config.get("allow_msg_ttl"))
         self.marker_ttl_ns = int(config.get("subject_delete_marker_ttl") or 0)
+        self.producers_max = extension_settings.producers_max(config)
+        self.producer_expiry_ns = extension_settings.producer_expiry_ns(config)
         republish = config.get("republish")
         # Without a destination it is as nats-server takes it: accepted, and does nothing. A copy to
         # the message's own subject would be stored here, and copied, without end.

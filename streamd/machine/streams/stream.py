@@ -131,6 +131,7 @@ class StreamMachine:
             commands.PROGRESS: consumers.apply_to_consumer,
             commands.DEAD: consumers.apply_to_consumer,
             commands.POSITION: consumers.apply_to_consumer,
+            commands.LETTERS_SENT: consumers.apply_letters_sent,
             commands.IMPORT: importing.apply_import,
             commands.IMPORT_CONSUMER: importing.apply_import_consumer,
             commands.CONFIGURE: self._apply_configure,
@@ -272,7 +273,12 @@ class StreamMachine:
                     len(consumer.redelivered),
                 )
             )
-        origins = self.content.origins.fingerprint()
+        content = self.content
+        more = (
+            content.origins.fingerprint(),
+            content.producers.fingerprint(),
+            content.letters.fingerprint(),
+        )
         return chain64(
             (
                 self.digest,
@@ -284,7 +290,7 @@ class StreamMachine:
                 self.config_meta_index,
                 len(self.consumers),
                 consumers & MASK64,
-                *((origins,) if origins else ()),
+                *(each for each in more if each),
             )
         )
 
@@ -324,7 +330,8 @@ class StreamMachine:
             return True  # told again after a restart of the meta group's leader
         before = self.limits
         self.content.configure(config, meta_index)
-        for search in trimming.reconfigured(self.index, before, self.limits, self.interest):
+        held = self.content.letters.held
+        for search in trimming.reconfigured(self.index, before, self.limits, self.interest, held):
             self._changes.remove(search.step())
         return True
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
-from streamd import errors
+from streamd import errors, limits
 from streamd.errors import JsError
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import Effects, RecordCodec
@@ -20,6 +20,7 @@ from streamd.machine.commands import Command
 from streamd.machine.consumers import consumer_checks
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.indexes.seqset import as_ranges
+from streamd.machine.streams.dead_letters import MAX_DELIVER, TERMINATED
 from streamd.machine.streams.entry_changes import EntryChanges
 from streamd.machine.streams.interest_index import InterestIndex
 from streamd.machine.streams.stream_content import StreamContent
@@ -97,7 +98,7 @@ class StreamConsumers:
             if existing.refilters > refilters:
                 self._note_consumer(existing)
                 if self._content.limits.is_interest:
-                    self._changes.remove(Unwanted(self.index, self.interest()).step())
+                    self._changes.remove(self._unwanted())
             return existing
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self
@@ -122,7 +123,7 @@ class StreamConsumers:
         if self._interest is not None:
             self._interest.drop(consumer)
         if self._content.limits.is_interest and later != [True]:
-            self._changes.remove(Unwanted(self.index, self.interest()).step())
+            self._changes.remove(self._unwanted())
         fields = {
             "stream": self.name,
             "consumer": name,
@@ -131,6 +132,11 @@ class StreamConsumers:
         }
         out.events.append(("consumer_deleted", fields))
         return True
+
+    def _unwanted(self) -> list[Seq]:
+        """Return the messages that no consumer waits for, and no dead letter needs."""
+        letters = self._content.letters
+        return Unwanted(self.index, self.interest(), held=letters.held).step()
 
     def apply_pause(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
         _, now_ns, name, until_ns = command
@@ -155,12 +161,14 @@ class StreamConsumers:
 
     # --- acks ----------------------------------------------------------------------------------
 
-    def on_acked(self, consumer: Consumer, sseqs: Sequence[Seq]) -> None:
-        """See consumer.StreamView: remove messages that no consumer needs any longer."""
+    def on_acked(self, consumer: Consumer | None, sseqs: Sequence[Seq]) -> None:
+        """See consumer.StreamView: remove messages that no consumer needs any longer. None: the
+        consumer is not there any more."""
         index = self.index
+        held = self._content.letters.held
         done: list[Seq] = []
         for seq in sseqs:
-            if not index.live.has(seq):
+            if not index.live.has(seq) or (held and seq in held):
                 continue
             # A work queue gave it to nobody else, whatever the consumer's filter is by now.
             if self._content.limits.is_workqueue or not any(
@@ -170,6 +178,39 @@ class StreamConsumers:
                 done.append(seq)
         if done:
             self._changes.remove(done)
+
+    def on_given_up(
+        self, consumer: Consumer, sseq: Seq, *, deliveries: int, ts: int, reason: str | None
+    ) -> None:
+        """See consumer.StreamView: a letter is to be sent."""
+        text = (reason or "").encode()[: limits.DEAD_LETTER_REASON_BYTES_MAX]
+        self._content.letters.add(
+            sseq=sseq,
+            consumer_uid=consumer.uid,
+            deliveries=deliveries,
+            ts=ts,
+            consumer=consumer.name.encode(),
+            subject=consumer.dead_letter,
+            reason=MAX_DELIVER if reason is None else TERMINATED,
+            text=text,
+        )
+
+    def apply_letters_sent(self, entry: Entry, command: Command, out: Effects) -> int:
+        """Dead letters are stored: nobody waits for their messages any more."""
+        letters = self._content.letters
+        is_limits = not (self._content.limits.is_interest or self._content.limits.is_workqueue)
+        count = 0
+        for number in command[2]:
+            letter = letters.take(number)
+            if letter is None:
+                continue
+            count += 1
+            consumer = self.by_uid.get(letter.consumer_uid)
+            if consumer is not None:
+                consumer.forget_dead(letter.sseq)
+            if not is_limits:
+                self.on_acked(consumer, [letter.sseq])
+        return count
 
     # --- notifications when an entry ends ---------------------------------------------------------
 

@@ -12,10 +12,12 @@ from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.base import ColumnSource, RecordCodec
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.streams.counters import CounterTotals
+from streamd.machine.streams.dead_letters import DeadLetters
 from streamd.machine.streams.dedupe import DedupeWindow
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.fast_batches import FastBatches
 from streamd.machine.streams.origins import MIRROR, Origins, origin_names
+from streamd.machine.streams.producers import Producers
 from streamd.machine.streams.retention import Limits
 from streamd.machine.streams.schedules import Schedules
 from streamd.types import Index, Seq, Uid
@@ -66,6 +68,8 @@ class StreamContent:
         self.origins = Origins()
         self.origin_names = origin_names(config)
         self.fast_batches = FastBatches()
+        self.producers = Producers()
+        self.letters = DeadLetters()
 
     def configure(self, config: StreamConfig, meta_index: Index) -> None:
         """Take over `config`, which the entry `meta_index` of the meta log has set. Messages that
@@ -80,6 +84,11 @@ class StreamContent:
             self.fast_batches.clear()
         self.index.track_seqs(self.limits.tracks_seqs)
 
+    def forget_producers(self, now_ts: int) -> None:
+        """Forget producers that were silent for too long at `now_ts`, if there is such a limit."""
+        if self.limits.producer_expiry_ns:
+            self.producers.forget_before(now_ts - self.limits.producer_expiry_ns)
+
     def features_state(self) -> FeaturesState:
         """Return what a snapshot keeps of features that only some streams use."""
         state = {
@@ -87,6 +96,8 @@ class StreamContent:
             "origins": self.origins.to_state(),
             "schedules": self.schedules.to_state(),
             "fast": self.fast_batches.to_state(),
+            "producers": self.producers.to_state(),
+            "letters": self.letters.to_state(),
         }
         return {name: rows for name, rows in state.items() if rows}
 
@@ -96,6 +107,8 @@ class StreamContent:
         self.schedules.load(state.get("schedules", []))
         self.origins.load(state.get("origins", []))
         self.fast_batches.load(state.get("fast", []))
+        self.producers.load(state.get("producers", []))
+        self.letters.load(state.get("letters", []))
 
     def position_of(self, name: str, identity: str) -> Seq:
         """Return up to which of its seqs an origin's messages are taken. A mirror has the seqs of

@@ -90,6 +90,8 @@ class StreamStoring:
         `room`: bytes that the account has left; None: enough. `verdicts`: on schedules, by their
         places."""
         self._dedupe.forget_before(ts)
+        if self._content.producers:
+            self._content.forget_producers(ts)
         outcomes: list[PublishOutcome] = []
         run = Run(self._content, ts)
         limits = self._content.limits
@@ -194,6 +196,8 @@ class StreamStoring:
         self._content.last_msg_id = verdict.msg_id
         if verdict.msg_id:
             self._dedupe.remember(verdict.msg_id, seq=seq, ts=run.first_ts)
+        if verdict.claim is not None:
+            self._content.producers.note(verdict.claim, seq=seq, ts=run.first_ts)
         run.restart()
         return seq
 
@@ -439,6 +443,8 @@ class Run:
             content.schedules.note(admitted.msg[0], seq, admitted.due_ns)
         if admitted.total is not None:
             content.counters.note(admitted.msg[0], admitted.total)
+        if admitted.claim is not None:
+            content.producers.note(admitted.claim, seq=seq, ts=ts)
         return seq
 
     def add_simple(self, msg: Msg, msg_id: bytes) -> Seq:

@@ -7,7 +7,7 @@ search goes on where it stopped; what it found last is to be removed before it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
@@ -129,11 +129,17 @@ class Unwanted:
     because a consumer without a filter has yet to get it."""
 
     def __init__(
-        self, index: StreamIndex, audience: InterestIndex[Consumer], but: Consumer | None = None
+        self,
+        index: StreamIndex,
+        audience: InterestIndex[Consumer],
+        but: Consumer | None = None,
+        *,
+        held: Container[Seq] = (),
     ) -> None:
         self._index = index
         self._audience = audience  # as it is at each step
         self._but = but  # as if this one were not there
+        self._held = held  # stay all the same
         self._position = index.first_seq
         self.is_done = False
 
@@ -165,7 +171,8 @@ class Unwanted:
                     if awaits(seq):
                         break
                 else:
-                    found.append(seq)
+                    if seq not in self._held:
+                        found.append(seq)
         self._position = position
         self.is_done = position >= end
         return found
@@ -203,12 +210,14 @@ def reconfigured(
     before: Limits,
     after: Limits,
     audience: Callable[[], InterestIndex[Consumer]],
+    held: Container[Seq] = (),
 ) -> Iterator[Search]:
-    """Searches for messages that a new config removes, one after another."""
+    """Searches for messages that a new config removes, one after another; `held`: those that stay
+    even if no consumer waits for them."""
     allowed = after.max_per_subject
     if allowed > 0 and (allowed < before.max_per_subject or before.max_per_subject <= 0):
         yield OverPerSubject(index, allowed)
     if not after.is_discard_new and is_over_limits(index, after):
         yield OverLimits(index, after)
     if after.is_interest and not before.is_interest:
-        yield Unwanted(index, audience())
+        yield Unwanted(index, audience(), held=held)

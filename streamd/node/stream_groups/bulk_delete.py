@@ -102,7 +102,8 @@ class BulkDelete:
         consumer = machine.consumers.get(command[2])
         if consumer is None or not machine.limits.is_interest:
             return command
-        search = trimming.Unwanted(machine.index, machine.interest(), consumer)
+        held = machine.content.letters.held
+        search = trimming.Unwanted(machine.index, machine.interest(), consumer, held=held)
         if now_ms != self._looked_ms:
             self._looked_ms, self._rows_left = now_ms, limits.TRIM_ROWS
         search.step(limits.TRIM_MSGS, self._rows_left)
@@ -153,15 +154,15 @@ class BulkDelete:
 
     def _search_of(self, command: Command | None) -> Search:
         machine = self._machine
-        index = machine.index
+        index, held = machine.index, machine.content.letters.held
         if command is None:
-            return trimming.Unwanted(index, machine.interest())
+            return trimming.Unwanted(index, machine.interest(), held=held)
         if command[0] == commands.PURGE:
             _, _, pattern, seq, keep = command
             return trimming.Purged(index, pattern, seq, keep)
         after = Limits(command[2])
         return trimming.OneAfterAnother(
-            trimming.reconfigured(index, machine.limits, after, machine.interest)
+            trimming.reconfigured(index, machine.limits, after, machine.interest, held)
         )
 
     def _is_void(self, command: Command | None) -> bool:

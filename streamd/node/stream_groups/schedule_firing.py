@@ -16,7 +16,7 @@ from streamd import errors, limits
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import commands, message_headers
 from streamd.machine.rfc3339 import format_ns
-from streamd.machine.streams import publish
+from streamd.machine.streams import producers, publish
 from streamd.machine.streams.schedules import UNKNOWN_DUE, Due
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.group_shell import GroupShell, Proposer
@@ -37,7 +37,7 @@ _Stored = tuple[bytes, bytes]
 _ZONE_WORD: Final = publish.SCHEDULE_ZONE
 _HEAD: Final = b"Nats-Schedule"
 _LEFT_OUT: Final = (publish.MSG_ID, publish.TTL, publish.ROLLUP)
-_LEFT_OUT_HEADS: Final = (_HEAD, b"Nats-Expected-")
+_LEFT_OUT_HEADS: Final = (_HEAD, b"Nats-Expected-", producers.HEADS)
 
 
 def verdicts(msgs: list[Msg], now_ns: int) -> list[tuple[int, int, int]]:

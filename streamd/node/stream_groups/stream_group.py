@@ -65,6 +65,7 @@ from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.bulk_delete import SteppedOutcome
 from streamd.node.stream_groups.consumer_proposals import ConsumerProposals, CursorTag
 from streamd.node.stream_groups.delivery_hub import Advisories, DeliveryHub
+from streamd.node.stream_groups.letter_sending import LetterAnswers, LetterSending
 from streamd.node.stream_groups.maintenance import Maintenance
 from streamd.node.stream_groups.message_reader import MessageReader
 from streamd.node.stream_groups.publish_intake import PublishBounds, PublishIntake, memory_of
@@ -84,8 +85,11 @@ _NAMED_KINDS = frozenset(
 )
 _LEADERSHIP_CHANGE = b"NATS/1.0 409 Leadership Change\r\n\r\n"
 _REMOVING_KINDS = frozenset(
-    (commands.EXPIRE, commands.FIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE)
-)
+    (
+        commands.EXPIRE, commands.FIRE, commands.PURGE, commands.DELETE_MSG, commands.REMOVE,
+        commands.LETTERS_SENT,
+    )
+)  # fmt: skip
 _STORING_KINDS = {
     commands.STORE: 2,
     commands.STORE_BATCH: 3,
@@ -150,6 +154,7 @@ class StreamGroup(Group):
             max_payload=max_payload,
         )
         self._firing = ScheduleFiring(machine, reader, self._proposer, shell, now)
+        self.letters = LetterSending(machine, reader, self._proposer, shell, now, wires=wires)
         intake = self._intake = PublishIntake(
             raft,
             machine,
@@ -186,6 +191,7 @@ class StreamGroup(Group):
             stream_inbox.BlockReadable: maintenance.on_readable,
             OriginMessages: self.imports.on_messages,
             OriginAnswer: self.imports.on_answer,
+            LetterAnswers: self.letters.on_answers,
         }
 
     def release(self) -> None:
@@ -218,6 +224,7 @@ class StreamGroup(Group):
         self._maintenance.poll(turn, is_ready=self._is_ready, has_unsaved=has_unsaved)
         if self._is_ready:
             self._firing.poll(turn)
+            self.letters.poll(turn)
         if self._hub.advisories.events:
             turn.effects.events.extend(self._hub.advisories.clear())
         return turn
@@ -240,6 +247,7 @@ class StreamGroup(Group):
             self._hub.wakes_ms(),
             self._maintenance.deadline_ms(is_ready=self._is_ready),
             self._firing.deadline_ms() if self._is_ready else 0,
+            self.letters.deadline_ms(),
             self.imports.deadline_ms(),
         ):
             if due_ms and (not earliest or due_ms < earliest):
@@ -274,6 +282,7 @@ class StreamGroup(Group):
     def _on_leadership_lost(self) -> None:
         self._maintenance.on_leadership_lost()
         self._firing.forget()
+        self.letters.end()
         self._hub.end_all(b"409 Leadership Change")
         self._hub.clear()
         self._proposals.clear()
@@ -441,6 +450,7 @@ class StreamGroup(Group):
         tell their clients and end."""
         self._is_gone |= is_gone
         self.imports.end(is_gone=is_gone)
+        self.letters.end()
         self._intake.close()
         for done in self._maintenance.bulk_delete.stop():
             self.shell.call_soon(done, self._in_doubt())

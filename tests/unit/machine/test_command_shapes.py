@@ -60,6 +60,7 @@ OF_STREAM: dict[int, list[Any]] = {
     commands.COPY: ["", "", 0, 1, [1], [5], [(b"s.a", b"", b"x")]],
     commands.STORE_FAST: [[(b"s.a", b"", b"x")], 1, [(b"b", 1, 10, 1, 0, 1)], []],
     commands.DROP_FAST: [[(b"b", 1)]],
+    commands.LETTERS_SENT: [[1, 2]],
 }
 WRONG = st.one_of(
     st.none(), st.integers(-5, -1), st.text(max_size=3), st.binary(max_size=3), st.floats(),
