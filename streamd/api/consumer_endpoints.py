@@ -18,7 +18,7 @@ from streamd.api.decoding import Shape, decode, decode_one, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import Request
 from streamd.api.stream_configs import static_metadata
-from streamd.machine import commands
+from streamd.machine import commands, message_headers
 from streamd.machine.asset_configs import ConsumerConfig, CreateConsumer
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_checks import check_limits
@@ -26,6 +26,8 @@ from streamd.node.ports import StreamHandle
 from streamd.types import Document
 
 _ENDS_TOO_SOON: Final = "unexpected end of JSON input"
+LAG: Final = b"Nats-Consumer-Lag"
+"""Header of a request for infos of consumers; "true": they tell the lag in time, too."""
 
 
 def create(request: Request) -> None:
@@ -187,9 +189,15 @@ def info(request: Request) -> None:
 
     def show() -> None:
         handle, consumer = _consumer(request)
-        request.answer(infos.consumer_info(request.context, handle, consumer))
+        has_lag = _wants_lag(request)
+        request.answer(infos.consumer_info(request.context, handle, consumer, has_lag=has_lag))
 
     request.when_current(request.stream(), show)
+
+
+def _wants_lag(request: Request) -> bool:
+    """True if the request asks how far consumers are behind in time."""
+    return bool(request.headers) and message_headers.get(request.headers, LAG) == b"true"
 
 
 def names(request: Request) -> None:
@@ -201,8 +209,11 @@ def names(request: Request) -> None:
 def list_infos(request: Request) -> None:
     """`CONSUMER.LIST.<stream>`."""
     shown, place = _page(request, limits.LIST_PAGE)
-    context, handle = request.context, request.stream()
-    rows = [infos.consumer_info(context, handle, consumer, is_listed=True) for consumer in shown]
+    context, handle, has_lag = request.context, request.stream(), _wants_lag(request)
+    rows = [
+        infos.consumer_info(context, handle, consumer, is_listed=True, has_lag=has_lag)
+        for consumer in shown
+    ]
     request.answer(place | {"consumers": rows})
 
 

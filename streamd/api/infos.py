@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from streamd import limits
+from streamd import errors, limits
 from streamd.api import cluster_infos, consumer_configs, stream_configs, times
 from streamd.api.request import ApiContext
+from streamd.machine import extension_settings
 from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_lag import lag_of
 from streamd.machine.streams.origins import MIRROR, index_name
 from streamd.node.ports import ConsumerView, OriginInfo, StreamHandle
 from streamd.types import Document
@@ -99,7 +101,12 @@ def _lost(handle: StreamHandle) -> Document:
 
 
 def consumer_info(
-    context: ApiContext, handle: StreamHandle, consumer: Consumer, *, is_listed: bool = False
+    context: ApiContext,
+    handle: StreamHandle,
+    consumer: Consumer,
+    *,
+    is_listed: bool = False,
+    has_lag: bool = False,
 ) -> Document:
     """Return the ConsumerInfo of a consumer."""
     numbers = consumer.info()
@@ -141,7 +148,38 @@ def consumer_info(
     groups = consumer.config.get("priority_groups")
     if groups:
         info["priority_groups"] = [_priority_group(groups[0], view)]
+    if has_lag or (consumer.config.get("metadata") or {}).get(extension_settings.LAG) == "true":
+        info |= _lag(handle, consumer, now_ns)
     return info
+
+
+def _lag(handle: StreamHandle, consumer: Consumer, now_ns: int) -> Document:
+    """Return how far a consumer is behind in time, and its dead letters: of ours, and only for who
+    asks (docs/extensions.md)."""
+    try:
+        lag = lag_of(consumer)
+    except errors.CorruptionError:
+        return {}  # the disk does not say; the block is reported by who reads it
+    shown: Document = {
+        "unprocessed_age": max(0, now_ns - lag.unprocessed_ts) if lag.unprocessed_seq else 0,
+        "undelivered_age": max(0, now_ns - lag.undelivered_ts) if lag.undelivered_seq else 0,
+    }
+    for name, seq, ts in (
+        ("unprocessed", lag.unprocessed_seq, lag.unprocessed_ts),
+        ("undelivered", lag.undelivered_seq, lag.undelivered_ts),
+    ):
+        if seq:
+            shown[f"{name}_seq"] = seq
+            shown[f"{name}_time"] = times.format_ns(ts)
+    found: Document = {"lag": shown}
+    if consumer.dead_letter:
+        waiting = handle.machine.content.letters.count_of(consumer.uid)
+        letters: Document = {"subject": consumer.dead_letter.decode(), "waiting": waiting}
+        error = handle.dead_letter_error(consumer.dead_letter) if waiting else ""
+        if error:
+            letters["error"] = error
+        found["dead_letters"] = letters
+    return found
 
 
 def _priority_group(group: str, view: ConsumerView | None) -> Document:

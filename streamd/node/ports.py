@@ -252,6 +252,10 @@ class StreamHandle(Protocol):
     def is_close_mirror(self) -> bool:
         """True of a mirror that has all but a few of its origin's messages, at its leader."""
 
+    def dead_letter_error(self, subject: bytes) -> str:
+        """Return why dead letters to a subject could not be stored lately; "": they can, or this
+        node does not lead the stream."""
+
     def origin_infos(self) -> Mapping[str, OriginInfo]:
         """Leader-side facts about each origin of a mirror or sources, by its index name."""
 

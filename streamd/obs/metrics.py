@@ -33,6 +33,17 @@ _CONSUMER_GAUGES = {
     "jetstream_consumer_num_waiting": ("num_waiting",),
     "jetstream_consumer_num_pending": ("num_pending",),
 }
+# Of the `lag` of a consumer, in ns.
+_LAG_GAUGES = {
+    "streamd_consumer_oldest_unprocessed_age_seconds": (
+        "unprocessed_age",
+        "Age of the oldest message that is not acked yet, delivered or not",
+    ),
+    "streamd_consumer_lag_seconds": (
+        "undelivered_age",
+        "Age of the oldest message that is not delivered yet",
+    ),
+}
 # Of this node's replica; only in a cluster, as what it is made of.
 _REPLICA_GAUGES: dict[str, Callable[[Row], float]] = {
     "streamd_replica_is_leader": lambda stream: stream["role"] == "leader",
@@ -219,6 +230,9 @@ def _of_stream(
         text = "Bytes of the stream's block files here: {}"
         for key, what in (("bytes", "their content"), ("stored_bytes", "on disk")):
             gauge(f"streamd_block_{key}", text.format(what), _number(blocks[key]), labels)
+    if "dead_letters" in stream:
+        text = "Dead letters that are not stored yet where they are to go"
+        gauge("streamd_dead_letters_waiting", text, _number(stream["dead_letters"]), labels)
     if in_cluster and "role" in stream:
         for name, of in _REPLICA_GAUGES.items():
             gauge(name, f"Replica here: {name}", float(of(stream)), labels)
@@ -230,6 +244,10 @@ def _of_consumer(gauge: _Gauge, consumer: Row, labels: tuple[tuple[str, str], ..
         for key in path:
             value = _row(value)[key]
         gauge(name, "Consumer " + " ".join(path), _number(value), labels)
+    if "lag" in consumer:
+        lag = _row(consumer["lag"])
+        for name, (key, text) in _LAG_GAUGES.items():
+            gauge(name, text, _number(lag[key]) / 1e9, labels)
 
 
 def _number(value: object) -> float:

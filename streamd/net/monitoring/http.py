@@ -237,7 +237,7 @@ class HttpServer:
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         monitoring, wait = self._monitoring, self._slicer.wait
-        every = {"consumers": "1", "digest": "1"}
+        every = {"consumers": "1", "digest": "1", "lag": "1"}
         jsz = await wait(monitoring.jsz(every, is_whole=True))
         varz = await wait(monitoring.varz({}))
         pieces = metrics.pieces(varz, jsz, await wait(monitoring.care()), monitoring.latencies())

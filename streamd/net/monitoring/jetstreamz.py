@@ -82,9 +82,13 @@ class JetStreamSources:
     def stream_config(self, handle: StreamHandle) -> StreamConfig:
         return self._shown(handle.machine.config)
 
-    def consumer_info(self, handle: StreamHandle, consumer: Consumer) -> Document:
+    def consumer_info(
+        self, handle: StreamHandle, consumer: Consumer, *, has_lag: bool = False
+    ) -> Document:
         context = self._router.context_of(handle.account)
-        info: Document = self._infos.consumer_info(context, handle, consumer, is_listed=True)
+        info: Document = self._infos.consumer_info(
+            context, handle, consumer, is_listed=True, has_lag=has_lag
+        )
         return info
 
     def cluster_block(self, handle: StreamHandle) -> Document:
@@ -236,6 +240,7 @@ class JetStreamz:
                 "consumers",
                 "config",
                 "digest",
+                "lag",
                 "raft",
                 "leader-only",
                 "stream-leader-only",
@@ -362,6 +367,8 @@ class JetStreamz:
             detail["applied"] = machine.applied
             detail["digest"] = f"{machine.digest:016x}"
             detail |= self._block_detail(replica.uid)
+            if machine.content.letters.last_number:
+                detail["dead_letters"] = len(machine.content.letters)
             if self.is_clustered:
                 detail |= self._replica_detail(replica.uid)
         names = part.consumers(machine.listed_names()) if flags["consumers"] else []
@@ -370,12 +377,12 @@ class JetStreamz:
                 detail["consumers_total"] = machine.listed_count
                 detail["consumers_offset"] = part.consumers_offset
             detail["consumer_detail"] = Rows(
-                self._consumer_rows(replica, names, has_config=flags["config"])
+                self._consumer_rows(replica, names, flags)
             )
         if flags["direct-consumers"] and flags["consumers"]:
             direct = machine.direct_names
             if direct:
-                rows = self._consumer_rows(replica, direct, has_config=flags["config"])
+                rows = self._consumer_rows(replica, direct, flags)
                 detail["direct_consumer_detail"] = Rows(rows)
         if flags["raft"] and self.is_clustered:
             if "raft_group" in cluster:
@@ -384,15 +391,15 @@ class JetStreamz:
         return detail
 
     def _consumer_rows(
-        self, replica: StreamHandle, names: Sequence[str], *, has_config: bool
+        self, replica: StreamHandle, names: Sequence[str], flags: dict[str, bool]
     ) -> Iterator[Document]:
         """Make the rows of a stream's consumers; those deleted meanwhile are left out."""
         for name in names:
             consumer = replica.machine.consumers.get(name)
             if consumer is None:
                 continue
-            info = self.js.consumer_info(replica, consumer)
-            if not has_config:
+            info = self.js.consumer_info(replica, consumer, has_lag=flags["lag"])
+            if not flags["config"]:
                 info.pop("config", None)
             yield info
 

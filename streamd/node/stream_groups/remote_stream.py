@@ -54,6 +54,9 @@ class RemoteStream:
     def is_close_mirror(self) -> bool:
         return False  # the leader knows
 
+    def dead_letter_error(self, subject: bytes) -> str:
+        return ""
+
     def origin_infos(self) -> Mapping[str, OriginInfo]:
         return {}  # the leader knows
 

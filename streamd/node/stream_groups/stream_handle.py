@@ -135,6 +135,9 @@ class LocalStream:
     def is_close_mirror(self) -> bool:
         return self.group.imports.is_close()
 
+    def dead_letter_error(self, subject: bytes) -> str:
+        return self.group.letters.error_of(subject)
+
     def origin_infos(self) -> Mapping[str, OriginInfo]:
         return self.group.imports.infos()
 

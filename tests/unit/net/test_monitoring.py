@@ -140,7 +140,9 @@ class Streams:
     def stream_config(self, handle: Any) -> dict[str, Any]:
         return {"name": handle.name}
 
-    def consumer_info(self, handle: Any, consumer: Any) -> dict[str, Any]:
+    def consumer_info(
+        self, handle: Any, consumer: Any, *, has_lag: bool = False
+    ) -> dict[str, Any]:
         info: dict[str, Any] = {"name": "c", "config": {"name": "c"}}
         for key in ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending"):
             info[key] = 0

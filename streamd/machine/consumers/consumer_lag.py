@@ -1,0 +1,44 @@
+"""Lag of a consumer in messages and time: the oldest message that it has not done with. Pure.
+
+Costs a look-up in the stream's index, so it is made when somebody asks, never in `apply`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streamd.machine.consumers.consumer import Consumer
+from streamd.types import Seq
+
+
+class ConsumerLag(NamedTuple):
+    """Oldest messages of a consumer; a seq and a time (ns) of 0 where there is none."""
+
+    unprocessed_seq: Seq  # delivered and not acked, or not delivered
+    unprocessed_ts: int
+    undelivered_seq: Seq  # not delivered
+    undelivered_ts: int
+
+
+def lag_of(consumer: Consumer) -> ConsumerLag:
+    """Return how far a consumer is behind. Messages that it has given up are not counted. May raise
+    CorruptionError, of a block that does not say what it holds."""
+    index = consumer.stream.index
+    undelivered = _first_undelivered(consumer)
+    unacked = next(iter(consumer.pending), 0)  # the lowest: see Consumer.pending
+    seqs = [seq for seq in (unacked, undelivered) if seq]
+    unprocessed = min(seqs, default=0)
+    ts_at = index.locations.ts_at
+    undelivered_ts = ts_at(undelivered) if undelivered else 0
+    if unprocessed == undelivered:
+        return ConsumerLag(unprocessed, undelivered_ts, undelivered, undelivered_ts)
+    return ConsumerLag(unprocessed, ts_at(unprocessed), undelivered, undelivered_ts)
+
+
+def _first_undelivered(consumer: Consumer) -> Seq:
+    remaining = consumer.remaining
+    if not remaining.count:
+        return 0
+    if remaining.initial_at < len(remaining.initial):
+        return remaining.initial[remaining.initial_at]
+    return consumer.stream.index.lookup.next_match(remaining.next_sseq, remaining.matcher)
