@@ -105,6 +105,11 @@ DEAD_LETTER_ANSWER_MS: Final = 5_000  # that the stream may take that is to stor
 DEAD_LETTER_RETRY_MS: Final = 1_000  # after a first failure; twice as long after each further one
 DEAD_LETTER_RETRY_MS_MAX: Final = 30_000
 
+ACK_PENDING_PER_SUBJECT_MAX: Final = 65_536
+PARKED_MSGS_MAX: Final = (
+    10_000  # of a consumer: passed over, for their subjects have enough unacked
+)
+
 # --- configuration ------------------------------------------------------------------------------
 # Blocks and includes nested deeper are a mistake or an attack on the parser's stack.
 CONFIG_DEPTH_MAX: Final = 64

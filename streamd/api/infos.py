@@ -172,10 +172,11 @@ def _lag(handle: StreamHandle, consumer: Consumer, now_ns: int) -> Document:
             shown[f"{name}_seq"] = seq
             shown[f"{name}_time"] = times.format_ns(ts)
     found: Document = {"lag": shown}
-    if consumer.dead_letter:
+    subject = extension_settings.dead_letter(consumer.config)
+    if subject:
         waiting = handle.machine.content.letters.count_of(consumer.uid)
-        letters: Document = {"subject": consumer.dead_letter.decode(), "waiting": waiting}
-        error = handle.dead_letter_error(consumer.dead_letter) if waiting else ""
+        letters: Document = {"subject": subject.decode(), "waiting": waiting}
+        error = handle.dead_letter_error(subject) if waiting else ""
         if error:
             letters["error"] = error
         found["dead_letters"] = letters

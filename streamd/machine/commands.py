@@ -43,9 +43,11 @@ STORE_BATCH = 2
 `rules` and `room` as in STORE. Outcome: (last_seq, count) or JsError."""
 DELIVERED = 3
 """[DELIVERED, ts, consumer_uid, items, resets, refilters]: the leader sent these to a client. items
-is a list of (first_sseq, last_sseq, first_cseq, is_redelivery): inclusive ranges of *live,
-matching* msgs; a range of n matching messages uses n consumer seqs, so for a filtered consumer or a
-stream with gaps each range holds only consecutive stored seqs. `resets` is the consumer's count of
+is a list of (first_sseq, last_sseq, first_cseq, kind): inclusive ranges of *live, matching* msgs; a
+range of n matching messages uses n consumer seqs, so for a filtered consumer or a stream with gaps
+each range holds only consecutive stored seqs. kind: False, delivered a first time; True, again; 2,
+not delivered but parked (no consumer seqs): their subjects have enough that is not acked; 3,
+delivered a first time after that. `resets` is the consumer's count of
 resets when this was planned: deliveries planned before a reset are void after it. `refilters`
 (absent: 0) is its count of other filters: what an earlier one let through is not what is counted
 now. No outcome."""

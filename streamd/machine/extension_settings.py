@@ -20,6 +20,8 @@ PRODUCER_EXPIRY: Final = "streamd.producer_expiry"
 """Of a stream: a producer that sent nothing for so long is forgotten; a duration as Go has it."""
 DEAD_LETTER: Final = "streamd.dead_letter"
 """Of a consumer: the subject to which messages go that it gives up."""
+ACK_PENDING_PER_SUBJECT: Final = "streamd.max_ack_pending_per_subject"
+"""Of a consumer: so many messages of one subject are delivered and not acked at a time."""
 LAG: Final = "streamd.lag"
 """Of a consumer, "true": its info tells how far it is behind in time, whoever asks."""
 
@@ -47,6 +49,12 @@ def dead_letter(config: ConsumerConfig) -> bytes:
     return subject if subject and is_valid_literal(subject) else b""
 
 
+def ack_pending_per_subject(config: ConsumerConfig) -> int:
+    """Return how many messages of one subject may wait for their acks at a time; 0: no limit."""
+    most = _number(config.get("metadata"), ACK_PENDING_PER_SUBJECT)
+    return most if most > 0 and config.get("ack_policy") == "explicit" else 0
+
+
 def _number(metadata: Metadata | None, key: str) -> int:
     """Return a number of at most nine digits; -1: there is none."""
     text = (metadata or {}).get(key)
@@ -60,7 +68,10 @@ def _number(metadata: Metadata | None, key: str) -> int:
 def stream_mistake(config: StreamConfig) -> str:
     """Return what is wrong with the settings of ours in a stream's metadata; "": nothing."""
     metadata = config.get("metadata") or {}
-    if PRODUCERS_MAX in metadata and not 0 < _number(metadata, PRODUCERS_MAX) <= limits.PRODUCERS_MAX:
+    if (
+        PRODUCERS_MAX in metadata
+        and not 0 < _number(metadata, PRODUCERS_MAX) <= limits.PRODUCERS_MAX
+    ):
         return (
             f"metadata {PRODUCERS_MAX} must be a number from 1 to {limits.PRODUCERS_MAX}, "
             f"not '{metadata[PRODUCERS_MAX]}'"
@@ -85,4 +96,13 @@ def consumer_mistake(config: ConsumerConfig) -> str:
             )
         if config.get("ack_policy", "none") == "none":
             return f"metadata {DEAD_LETTER} requires an ack policy"
+    if ACK_PENDING_PER_SUBJECT in metadata:
+        most = limits.ACK_PENDING_PER_SUBJECT_MAX
+        if not 0 < _number(metadata, ACK_PENDING_PER_SUBJECT) <= most:
+            return (
+                f"metadata {ACK_PENDING_PER_SUBJECT} must be a number from 1 to {most}, "
+                f"not '{metadata[ACK_PENDING_PER_SUBJECT]}'"
+            )
+        if config.get("ack_policy") != "explicit":
+            return f"metadata {ACK_PENDING_PER_SUBJECT} requires ack policy explicit"
     return ""

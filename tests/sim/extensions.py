@@ -9,23 +9,27 @@ Workloads for `crash.Campaign`, with their checkers:
                acked, or stored once as a dead letter with its body, or still there; in the end
                the queue is empty. The stream that stores letters is elsewhere: letters and answers
                get lost, and some come when the power has been gone in between
+    Ordered    a consumer with one unacked message a subject: whatever is delivered, all before it
+               on its subject was acked; in the end all was delivered
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
+from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.message_headers import get
 from streamd.machine.streams.dead_letters import DeadLetters, Letter
 from streamd.machine.streams.producers import PRODUCER_OUT_OF_SEQUENCE, Claim, Producers
 from streamd.machine.streams.stream import StreamMachine
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.net.pubsub.pubacks import ack_body
+from streamd.node.delivery.subject_order import SubjectOrder
 from streamd.node.groups import inbox
 from streamd.node.stream_groups import stream_inbox
 from streamd.node.stream_groups.letter_sending import LetterSending, _Lane
@@ -40,9 +44,28 @@ if TYPE_CHECKING:
     from tests.sim.crash import Campaign
 
 SNAPSHOT_EVERY_BYTES = 3000  # of log
+ORDERED_MSGS_MAX = 150  # each subject's go one by one in the end
 _WHOLE = {
     "max_msgs": -1, "max_msgs_per_subject": -1, "max_bytes": -1, "max_age": 0,
 }  # fmt: skip
+
+
+def _make_consumer(node: SimNode, metadata: dict[str, str], *, max_deliver: int) -> None:
+    """Have a consumer, unless there is one."""
+    if "C" not in node.group.machine.consumers:
+        config = {
+            "durable_name": "C", "name": "C", "deliver_policy": "all",
+            "ack_policy": "explicit", "ack_wait": 400 * 10**6, "max_deliver": max_deliver,
+            "max_ack_pending": 1000, "max_waiting": 512, "replay_policy": "instant",
+            "metadata": metadata,
+        }  # fmt: skip
+        command = [commands.CREATE_CONSUMER, node.clock.now_ns(), "C", config, "", False]
+        node.monitor.post(inbox.Propose(command, lambda outcome: None, True))
+
+
+def _pull(node: SimNode) -> None:
+    pull = stream_inbox.Pull(b"C", b"inbox.pull", b"", b'{"batch":10,"no_wait":true}')
+    node.monitor.post(pull)
 
 
 # --- producers ------------------------------------------------------------------------------------
@@ -222,15 +245,7 @@ class Lettered:
 
     def begin_life(self, campaign: Campaign, node: SimNode) -> None:
         node.group.snapshot_every_bytes = SNAPSHOT_EVERY_BYTES
-        if "C" not in node.group.machine.consumers:
-            config = {
-                "durable_name": "C", "name": "C", "deliver_policy": "all",
-                "ack_policy": "explicit", "ack_wait": 400 * 10**6, "max_deliver": 2,
-                "max_ack_pending": 1000, "max_waiting": 512, "replay_policy": "instant",
-                "metadata": {"streamd.dead_letter": "dlq"},
-            }  # fmt: skip
-            command = [commands.CREATE_CONSUMER, campaign.clock.now_ns(), "C", config, "", False]
-            node.monitor.post(inbox.Propose(command, lambda outcome: None, True))
+        _make_consumer(node, {"streamd.dead_letter": "dlq"}, max_deliver=2)
 
     def act(self, campaign: Campaign, node: SimNode) -> None:
         rng = campaign.rng
@@ -243,15 +258,11 @@ class Lettered:
             msgs = [(b"s.%d" % rng.randint(0, 2), b"", body) for body in bodies]
             node.monitor.post(stream_inbox.Publish(msgs, bodies, self))
         elif choice < 0.6:
-            self._pull(node)
+            _pull(node)
         elif choice < 0.7:
             self._bring_late()
         else:
             self._answer_one(node)
-
-    def _pull(self, node: SimNode) -> None:
-        pull = stream_inbox.Pull(b"C", b"inbox.pull", b"", b'{"batch":10,"no_wait":true}')
-        node.monitor.post(pull)
 
     def _answer_one(self, node: SimNode) -> None:
         delivered = self.wires.delivered
@@ -292,7 +303,7 @@ class Lettered:
         for _ in range(60):
             if not machine.index.count:
                 break
-            self._pull(node)
+            _pull(node)
             node.settle()
             for _, reply, _, _ in self.wires.delivered:
                 node.monitor.post(stream_inbox.Acks([reply], [b"a"], [b"+TERM"]))
@@ -301,6 +312,99 @@ class Lettered:
             node.settle()
         assert not machine.index.count, f"{machine.index.count} messages never leave"
         assert not len(machine.content.letters)
+
+
+# --- order by subject -----------------------------------------------------------------------------
+
+
+class Ordered:
+    """The workload of one seed of a consumer whose subjects are ordered."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.config: dict[str, Any] = dict(_WHOLE, allow_atomic=False)
+        self._rng = rng
+        self._wires = SimWires()
+        self._seen = 0  # of what the wires delivered in this life
+        self._acked: set[int] = set()  # of which an ack was sent
+        self._stored: dict[int, bytes] = {}  # seq -> subject
+        self._waiting: dict[bytes, bytes] = {}  # reply -> subject
+        self._sent = 0
+
+    def make_wires(self) -> SimWires:
+        self._wires, self._seen = SimWires(), 0
+        return self._wires
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        for reply, outcome in zip(replies, outcomes, strict=True):
+            self._stored[outcome] = self._waiting[reply]
+
+    def begin_life(self, campaign: Campaign, node: SimNode) -> None:
+        node.group.snapshot_every_bytes = SNAPSHOT_EVERY_BYTES
+        _make_consumer(node, {"streamd.max_ack_pending_per_subject": "1"}, max_deliver=-1)
+
+    def act(self, campaign: Campaign, node: SimNode) -> None:
+        self._look(node)
+        rng = campaign.rng
+        choice = rng.random()
+        if choice < 0.1:
+            campaign.clock.ms += rng.choice((50, 500))
+        elif choice < 0.3 and self._sent < ORDERED_MSGS_MAX:
+            msgs: list[Msg] = []
+            replies: list[bytes] = []
+            for _ in range(rng.choice((1, 4, 10))):
+                self._sent += 1
+                msgs.append((b"s.%d" % rng.randint(0, 2), b"", b"x"))
+                replies.append(b"r.%d" % self._sent)
+                self._waiting[replies[-1]] = msgs[-1][0]
+            node.monitor.post(stream_inbox.Publish(msgs, replies, self))
+        elif choice < 0.5:
+            _pull(node)
+        elif self._wires.delivered:
+            _, reply, _, _ = rng.choice(self._wires.delivered)
+            verb = rng.choice((b"+ACK", b"+ACK", b"-NAK"))
+            if verb == b"+ACK":
+                self._acked.add(int(reply.split(b".")[5]))
+            node.monitor.post(stream_inbox.Acks([reply], None, [verb]))
+
+    def _look(self, node: SimNode) -> None:
+        """Of what was delivered since the last look: all before it on its subject was acked."""
+        live = node.group.machine.index.live
+        for subject, reply, _, _ in self._wires.delivered[self._seen :]:
+            seq = int(reply.split(b".")[5])
+            for before in range(1, seq):
+                if self._stored.get(before) == subject and live.has(before):
+                    assert before in self._acked, f"{seq} overtakes {before} on {subject!r}"
+        self._seen = len(self._wires.delivered)
+
+    def check(self, read: Callable[[Seq], tuple[Any, ...] | None], node: SimNode) -> None:
+        index = node.group.machine.index
+        for seq in index.live.seqs(index.first_seq, index.last_seq):
+            found = read(seq)
+            assert found is not None, seq
+            self._stored[seq] = found[2]  # also of those whose ack was lost
+
+    def finish(self, campaign: Campaign, node: SimNode) -> None:
+        self.begin_life(campaign, node)
+        node.settle()
+        consumer = node.group.machine.consumers["C"]
+        for _ in range(200):
+            if not consumer.num_pending and not consumer.pending:
+                break
+            _pull(node)
+            node.settle()
+            self._look(node)
+            for _, reply, _, _ in self._wires.delivered:
+                self._acked.add(int(reply.split(b".")[5]))
+                node.monitor.post(stream_inbox.Acks([reply], [b"a"], [b"+ACK"]))
+            node.settle()
+            self._wires.delivered.clear()
+            self._seen = 0
+            campaign.clock.ms += 500
+            node.settle()
+        assert not consumer.num_pending and not consumer.pending, consumer.info()
+        assert consumer.floor_sseq == consumer.delivered_sseq
+        missing = [seq for seq in self._stored if seq not in self._acked]
+        assert not missing, f"never delivered: {missing}"
 
 
 # --- broken variants ------------------------------------------------------------------------------
@@ -349,6 +453,30 @@ PRODUCED: dict[str, list[Patch]] = {
     "producers_forgotten": [(Producers, "load", _load_nothing)],
     "stored_again": [(Producers, "judge", _judge_new)],
     "holes_passed_over": [(Producers, "judge", _judge_any)],
+}
+
+
+def _restore_nothing(order: SubjectOrder) -> None:
+    """The next leader does not know what is under way."""
+    order._subjects, order._held, order._waiting, order._parked = {}, {}, {}, {}
+    order._due = deque()
+    for sseq in order._consumer.remaining.parked:
+        order.park(sseq, order.subject_of(sseq))
+    order._choose_all()
+
+
+def _park_and_forget(consumer: Consumer, first: Seq, last: Seq) -> None:
+    first = max(first, consumer.delivered_sseq + 1)
+    if first <= last:
+        consumer.delivered_sseq = last
+        consumer.remaining.deliver(first, last)
+        consumer._remember_order(first, last)
+
+
+ORDERED: dict[str, list[Patch]] = {
+    "all_are_admitted": [(SubjectOrder, "admits", lambda order, subject: True)],
+    "places_forgotten": [(SubjectOrder, "restore", _restore_nothing)],
+    "passed_over_for_ever": [(Consumer, "_park", _park_and_forget)],
 }
 LETTERED: dict[str, list[Patch]] = {
     "letters_forgotten": [(DeadLetters, "load", _load_nothing)],

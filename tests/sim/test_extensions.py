@@ -1,4 +1,4 @@
-"""Producers and dead letters keep their promises wherever the power goes."""
+"""Producers, dead letters and order by subject keep their promises wherever the power goes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from unittest.mock import patch
 import pytest
 
 from tests.sim.crash import Campaign
-from tests.sim.extensions import LETTERED, PRODUCED, Lettered, Patch, Produced
+from tests.sim.extensions import (
+    LETTERED,
+    ORDERED,
+    PRODUCED,
+    Lettered,
+    Ordered,
+    Patch,
+    Produced,
+)
 
 LIVES = 4
-SEEDS = 6
+SEEDS = 4
 
 
 def run_produced(seed: int) -> Campaign:
@@ -25,6 +33,11 @@ def run_lettered(seed: int) -> Campaign:
     return _run(Campaign(seed, features=lettered, make_wires=lettered.make_wires))
 
 
+def run_ordered(seed: int) -> Campaign:
+    ordered = Ordered(random.Random(f"order/{seed}"))
+    return _run(Campaign(seed, features=ordered, make_wires=ordered.make_wires))
+
+
 def _run(campaign: Campaign) -> Campaign:
     for _ in range(LIVES):
         campaign.live(campaign.rng.randint(30, 200))
@@ -32,8 +45,8 @@ def _run(campaign: Campaign) -> Campaign:
     return campaign
 
 
-@pytest.mark.parametrize("run_seed", [run_produced, run_lettered])
-def test_each_is_stored_once_wherever_the_power_goes(run_seed: Callable[[int], Campaign]) -> None:
+@pytest.mark.parametrize("run_seed", [run_produced, run_lettered, run_ordered])
+def test_the_promises_hold_wherever_the_power_goes(run_seed: Callable[[int], Campaign]) -> None:
     checked = sum(run_seed(seed).counts["checked"] for seed in range(1, 1 + SEEDS))
     assert checked >= SEEDS * LIVES
 
@@ -41,6 +54,7 @@ def test_each_is_stored_once_wherever_the_power_goes(run_seed: Callable[[int], C
 CASES = [
     *((run_produced, name, patches) for name, patches in PRODUCED.items()),
     *((run_lettered, name, patches) for name, patches in LETTERED.items()),
+    *((run_ordered, name, patches) for name, patches in ORDERED.items()),
 ]
 
 

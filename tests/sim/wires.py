@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from streamd.net.pubsub.pubacks import ack_body
+from streamd.types import ACCOUNT
 from tests.sim.world import MS
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class SimWires:
 
     def _listener(self, subject: bytes) -> SimWires | None:
         """The node with a stream that listens on `subject`, if a link leads there."""
-        found = self._listeners.get(subject)
+        found = self._listeners.get(subject) or self._listeners.get(_pattern(subject))
         if found is None or not found._process.is_alive:
             return None
         is_near = found is self or self._process.peers.is_up(found._process.name)
@@ -107,7 +109,7 @@ class SimWires:
         self._take(to, [tuple(row) for row in rows])
 
     def _take(self, to: bytes, batch: list[Message]) -> None:
-        take = self._taken.get(to)
+        take = self._taken.get(to) or self._taken.get(_pattern(to))
         if take is not None:
             take(batch)
 
@@ -129,7 +131,16 @@ class SimWires:
         raise AssertionError("no inbox here is ever congested")
 
     def publish(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> None:
+        if reply:
+            for stream in self._process.node.catalogs.of(ACCOUNT).streams_for(subject):
+                stream.publish([(subject, headers, payload)], [reply], self)
         self.send(subject, [(subject, reply, headers, payload)])
+
+    def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
+        """See ports.PublishSink: of what the server itself published."""
+        for reply, outcome in zip(replies, outcomes, strict=True):
+            if reply:
+                self.send(reply, [(reply, b"", b"", ack_body(stream, outcome))])
 
     def send(self, to: bytes, batch: list[Message]) -> None:
         """Bring messages to the client or stream that listens on `to`."""
@@ -196,6 +207,11 @@ class SimWires:
                 watch.on_change(has_interest)
         if self._watches:
             self._process.schedule(LOOK_US, self._look)
+
+
+def _pattern(subject: bytes) -> bytes:
+    """The pattern with a wildcard for the last token of a subject."""
+    return subject.rpartition(b".")[0] + b".*"
 
 
 class _Watch:

@@ -41,6 +41,16 @@ class ListIndex:
     def locate(self, seq: int) -> tuple[int, int, int, int] | None:
         return (seq, 1, seq, 1) if self.has(seq) else None
 
+    def subject_at(self, seq: int) -> bytes:
+        return self.rows[self._at(seq)][2]
+
+    def ts_at(self, seq: int) -> int:
+        return self.rows[self._at(seq)][1]
+
+    def next_match(self, start: int, matcher: Matcher | None) -> int:
+        found, _ = self.select(start, matcher, 1, 1 << 62)
+        return found[0][0] if found else 0
+
     def select(
         self, start: int, matcher: Matcher | None, limit: int, scan_limit: int
     ) -> tuple[list[Any], int]:

@@ -13,6 +13,9 @@ The way of a message, by its seq in the stream:
                     dead: delivered `max_deliver` times; still in `redelivered`, so that interest
                     and workqueue retention keep it
 
+With `max_ack_pending_per_subject` a remaining message may become *parked* first: passed over, for
+its subject has enough that is pending, and delivered, as any other, once that is less.
+
 `delivered_*` is the last delivery, by consumer seq and stream seq; `floor_*` lies just below the
 oldest message that is pending, or at `delivered_*` if none is.
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, Protocol
 
@@ -44,9 +47,11 @@ _STATE_VERSION = 2
 _FEW_RANGES: Final = 64  # so many may be there for nothing
 _DELETED_UNACKED = "Unacknowledged message was deleted"
 
+PARKED: Final = 2
+UNPARKED: Final = 3
 
-Delivery = tuple[Seq, Seq, int, bool]
-"""An item of a DELIVERED: (first_sseq, last_sseq, first_cseq, is_redelivery)."""
+Delivery = tuple[Seq, Seq, int, int]
+"""An item of a DELIVERED: (first_sseq, last_sseq, first_cseq, kind). See commands.DELIVERED."""
 
 
 class StreamView(Protocol):
@@ -82,7 +87,6 @@ class Consumer:
         "acked_ns",
         "config",
         "created_ns",
-        "dead_letter",
         "delivered_cseq",
         "delivered_ns",
         "delivered_sseq",
@@ -146,7 +150,6 @@ class Consumer:
         self.is_ack_none = policy == "none"
         self.is_ack_all = policy in ("all", "flow_control")
         self._sample_percent = sample_percent(config.get("sample_freq", ""))
-        self.dead_letter = dead_letter(config)
 
     # --- views ----------------------------------------------------------------------------------
 
@@ -309,7 +312,7 @@ class Consumer:
         workqueue)."""
         if seq > self.delivered_sseq:
             return seq >= self.remaining.next_sseq or self.remaining.is_initial(seq)
-        return seq in self.pending or seq in self.redelivered
+        return seq in self.pending or seq in self.redelivered or seq in self.remaining.parked
 
     def info(self) -> dict[str, Any]:
         """The numbers of a ConsumerInfo."""
@@ -341,13 +344,16 @@ class Consumer:
             delivered_sseq=self.delivered_sseq,
             is_refiltered=bool(self.refilters),
         )
-        if below and (self.pending or self.redelivered):
-            held_before = len(self.pending)
+        parked = self.remaining.parked
+        if below and (self.pending or self.redelivered or parked):
+            held_before = len(self.pending) + len(parked)
             for seq in seqs[:below]:
                 if seq in self.pending:
                     self._terminate(seq, _DELETED_UNACKED, out)
                 self.redelivered.pop(seq, None)
-            if held_before > len(self.pending):
+                if parked:
+                    parked.pop(seq, None)
+            if held_before > len(self.pending) + len(parked):
                 self._advance_floor()
         self._check()
 
@@ -361,6 +367,9 @@ class Consumer:
         for seq in gone:
             self._terminate(seq, _DELETED_UNACKED, None)
         self.redelivered = {s: n for s, n in self.redelivered.items() if index.live.has(s)}
+        if remaining.parked:
+            gone += [seq for seq in remaining.parked if not index.live.has(seq)]
+            remaining.parked = dict.fromkeys(filter(index.live.has, remaining.parked))
         remaining.keep_live_initial()
         if gone:
             self._advance_floor()
@@ -371,7 +380,7 @@ class Consumer:
             remaining.next_sseq = start
             if not remaining.initial:
                 self.delivered_sseq = start - 1
-                if not self.pending:
+                if not self.pending and not remaining.parked:
                     self.floor_sseq = self.delivered_sseq
         remaining.removed_ahead_to = index.last_seq
         if remaining.matcher is None or not is_beyond:
@@ -457,6 +466,7 @@ class Consumer:
             [list(delivered) for delivered in self._order],
             self.refilters,
             self.remaining.left,
+            *([list(self.remaining.parked)] if self.remaining.parked else ()),
         ]
 
     @classmethod
@@ -483,7 +493,10 @@ class Consumer:
             order,
             consumer.refilters,
             left,
+            *parked,
         ) = state[5:]
+        if parked:
+            remaining.parked = dict.fromkeys(parked[0])
         remaining.initial = list(initial)
         # Not derivable: where the floor moves next depends on what was delivered and is gone.
         consumer._order = deque([first, last] for first, last in order)
@@ -503,11 +516,17 @@ class Consumer:
     def apply_delivered(self, ts: int, items: Sequence[Delivery]) -> None:
         """Messages were sent to a client: first deliveries become pending, redeliveries count."""
         pending = self.pending
-        for first, last, first_cseq, is_redelivery in items:
+        for first, last, first_cseq, kind in items:
+            if kind == PARKED:
+                self._park(first, last)
+                continue
             count = last - first + 1
             assert first_cseq == self.delivered_cseq + 1, (first_cseq, self.delivered_cseq)
             self.delivered_cseq += count
-            if is_redelivery:
+            if kind:
+                if kind == UNPARKED:
+                    self._unpark(range(first, last + 1), first_cseq, ts)
+                    continue
                 for sseq in range(first, last + 1):
                     held = pending.get(sseq)
                     if held is not None:
@@ -534,6 +553,25 @@ class Consumer:
                     if is_live(sseq):
                         pending[sseq] = (first_cseq + sseq - first, ts)
             self._remember_order(first, last)
+
+    def _park(self, first: Seq, last: Seq) -> None:
+        """Pass over new messages: they are delivered later, and the floor waits for them."""
+        first = max(first, self.delivered_sseq + 1)  # a purge moved on from here meanwhile
+        if last < first:
+            return
+        self.delivered_sseq = last
+        self.remaining.deliver(first, last)
+        is_live = self._stream.index.live.has
+        self.remaining.parked.update(dict.fromkeys(filter(is_live, range(first, last + 1))))
+        self._remember_order(first, last)
+
+    def _unpark(self, sseqs: Iterable[Seq], cseq: int, ts: int) -> None:
+        """Messages that were passed over are delivered."""
+        parked = self.remaining.parked
+        for at, sseq in enumerate(sseqs):
+            if sseq in parked:
+                del parked[sseq]
+                self.pending[sseq] = (cseq + at, ts)
 
     def apply_position(self, sseq: Seq, cseq: int, *, is_refiltered: bool = False) -> None:
         """AckNone: all up to `sseq` has been sent, `cseq` messages so far; some of them, if it is
@@ -660,7 +698,7 @@ class Consumer:
                 deliveries = self.redelivered.get(sseq, 1)
                 self._terminate(sseq, reason, out)
                 termed.append(sseq)
-                if self.dead_letter:
+                if dead_letter(self.config):
                     self._stream.on_given_up(
                         self, sseq, deliveries=deliveries, ts=ts, reason=reason
                     )
@@ -685,9 +723,7 @@ class Consumer:
                 self.pending[sseq] = (held[0], ts)
                 self.naked.pop(sseq, None)
 
-    def apply_dead(
-        self, sseqs: Sequence[Seq], out: Effects | None = None, *, ts: int = 0
-    ) -> None:
+    def apply_dead(self, sseqs: Sequence[Seq], out: Effects | None = None, *, ts: int = 0) -> None:
         """Delivered max_deliver times without an ack: no longer pending, but still stored.
 
         The ack floor follows with the next ack, as clients know it from other servers."""
@@ -699,7 +735,7 @@ class Consumer:
             deliveries = self.redelivered.setdefault(sseq, 1)
             if out is not None:
                 out.events.append(("consumer_max_deliver", self._event(sseq, held[0], deliveries)))
-            if self.dead_letter:
+            if dead_letter(self.config):
                 self._stream.on_given_up(self, sseq, deliveries=deliveries, ts=ts, reason=None)
 
     def forget_dead(self, sseq: Seq) -> None:
@@ -720,6 +756,9 @@ class Consumer:
         """Move the floor to just below the first pending message, or up to all delivered."""
         order = self._order
         pending = self.pending
+        if self.remaining.parked:
+            self._advance_floor_to_open()
+            return
         if not pending:
             order.clear()
             self.floor_cseq = self.delivered_cseq
@@ -741,12 +780,32 @@ class Consumer:
             order.popleft()
         raise AssertionError("pending messages that were never delivered")
 
+    def _advance_floor_to_open(self) -> None:
+        """Move the floor to just below the first message that is pending or parked."""
+        order, pending, parked = self._order, self.pending, self.remaining.parked
+        while order:
+            first, last = order[0]
+            while first <= last and first not in pending and first not in parked:
+                first += 1
+            if first <= last:
+                order[0][0] = first
+                self.floor_sseq = first - 1
+                if first in pending:
+                    self.floor_cseq = max(self.floor_cseq, pending[first][0] - 1)
+                if len(order) > _FEW_RANGES + 2 * (len(pending) + len(parked)):
+                    self._forget_acked()
+                return
+            order.popleft()
+        raise AssertionError("parked messages that were never passed over")
+
     def _forget_acked(self) -> None:
         """Leave only ranges of what is pending behind the first one: while that waits, everything
         else may come and go, with gaps in between."""
         first = self._order[0]
         self._order = deque([first])
-        for sseq in self.pending:
+        for sseq in sorted(
+            (*self.pending, *self.remaining.parked)
+        ):  # parked ones are delivered out of order
             if sseq > first[1]:
                 self._remember_order(sseq, sseq)
 

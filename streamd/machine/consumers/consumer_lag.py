@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.extension_settings import ack_pending_per_subject
 from streamd.types import Seq
 
 
@@ -25,7 +26,11 @@ def lag_of(consumer: Consumer) -> ConsumerLag:
     CorruptionError, of a block that does not say what it holds."""
     index = consumer.stream.index
     undelivered = _first_undelivered(consumer)
-    unacked = next(iter(consumer.pending), 0)  # the lowest: see Consumer.pending
+    pending = consumer.pending
+    if ack_pending_per_subject(consumer.config):  # some were delivered out of order
+        unacked = min(pending, default=0)
+    else:
+        unacked = next(iter(pending), 0)
     seqs = [seq for seq in (unacked, undelivered) if seq]
     unprocessed = min(seqs, default=0)
     ts_at = index.locations.ts_at
@@ -37,6 +42,8 @@ def lag_of(consumer: Consumer) -> ConsumerLag:
 
 def _first_undelivered(consumer: Consumer) -> Seq:
     remaining = consumer.remaining
+    if remaining.parked:
+        return next(iter(remaining.parked))
     if not remaining.count:
         return 0
     if remaining.initial_at < len(remaining.initial):

@@ -21,7 +21,8 @@ class Remaining:
     """New messages from `next_sseq` on that the filter lets through, after an initial list.
 
     The initial list is that of `deliver_policy: last_per_subject`: its seqs, from `initial_at` on,
-    are delivered first, and `next_sseq` is then beyond all of them.
+    are delivered first, and `next_sseq` is then beyond all of them. Parked messages were passed
+    over, for their subjects have as many unacked ones as they may (`max_ack_pending_per_subject`).
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Remaining:
         "matcher",
         "needs_store_hook",
         "next_sseq",
+        "parked",
         "passed",
         "removed_ahead_to",
     )
@@ -42,6 +44,7 @@ class Remaining:
         self.next_sseq: Seq = 1
         self.initial: list[Seq] = []
         self.initial_at = 0
+        self.parked: dict[Seq, None] = {}  # below next_sseq, ascending: passed over for now
         self.needs_store_hook = False  # set by `recount`
         self.passed = 0  # unfiltered: live messages below next_sseq
         self.left = 0  # filtered: live matches from next_sseq on
@@ -57,7 +60,7 @@ class Remaining:
     @property
     def count(self) -> int:
         """Matching messages not yet delivered a first time."""
-        left = len(self.initial) - self.initial_at
+        left = len(self.initial) - self.initial_at + len(self.parked)
         if self.matcher is not None:
             return left + self.left
         remaining: int = self._index.count - self.passed
@@ -95,6 +98,7 @@ class Remaining:
     def begin(self, start: Seq) -> None:
         """Begin at `start` (new messages), after the initial list."""
         self.next_sseq = start
+        self.parked.clear()
         self.removed_ahead_to = 0
         self.recount()
 

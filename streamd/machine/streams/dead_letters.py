@@ -1,11 +1,11 @@
-"""`DeadLetters`: messages that a consumer gave up and that are to be sent to its dead-letter subject.
+"""`DeadLetters`: messages that consumers gave up, on their way to a dead-letter subject.
 
 A consumer with the setting `streamd.dead_letter` gives a message up when it was delivered
-`max_deliver` times, or when a client terminates it (`+TERM`). That is decided here, in `apply`, with
-a number of its own: a letter. The leader sends letters in the order of their numbers and has them
-taken out (LETTERS_SENT) once another stream has stored them; to that stream it is a producer (see
-`producers`) whose sequences are these numbers, so each letter is stored once, whoever leads here or
-there, and however often it is sent.
+`max_deliver` times, or when a client terminates it (`+TERM`). That is decided here, in `apply`,
+with a number of its own: a letter. The leader sends letters in the order of their numbers and has
+them taken out (LETTERS_SENT) once another stream has stored them; to that stream it is a producer
+(see `producers`) whose sequences are these numbers, so each letter is stored once, whoever leads
+here or there, and however often it is sent.
 
 While a letter waits its message is kept where retention asks for interest; a work queue lets it go
 when the letter is stored.
@@ -43,10 +43,11 @@ class Letter(NamedTuple):
 class DeadLetters:
     """Letters of one stream that are not stored yet where they go."""
 
-    __slots__ = ("_open", "_sum", "held", "last_number")
+    __slots__ = ("_counts", "_open", "_sum", "held", "last_number")
 
     def __init__(self) -> None:
         self._open: dict[int, Letter] = {}  # ascending
+        self._counts: dict[Uid, int] = {}  # how many are of a consumer
         self._sum = 0
         self.last_number = 0
         self.held: dict[Seq, int] = {}  # how many letters are of a message
@@ -70,24 +71,34 @@ class DeadLetters:
         self.last_number += 1
         self._put(
             Letter(
-                self.last_number, sseq, consumer_uid, deliveries, ts, consumer, subject, reason, text
+                self.last_number,
+                sseq,
+                consumer_uid,
+                deliveries,
+                ts,
+                consumer,
+                subject,
+                reason,
+                text,
             )
         )
 
     def _put(self, letter: Letter) -> None:
         self._open[letter.number] = letter
-        self.held[letter.sseq] = self.held.get(letter.sseq, 0) + 1
+        for counts, key in ((self.held, letter.sseq), (self._counts, letter.consumer_uid)):
+            counts[key] = counts.get(key, 0) + 1
         self._sum = (self._sum + _share(letter)) & MASK64
 
     def take(self, number: int) -> Letter | None:
-        """Remove a letter: it is stored where it was to go. None: there is none with this number."""
+        """Remove a letter: it is stored where it was to go. None: there is none of this number."""
         letter = self._open.pop(number, None)
         if letter is None:
             return None
         self._sum = (self._sum - _share(letter)) & MASK64
-        left = self.held.pop(letter.sseq) - 1
-        if left:
-            self.held[letter.sseq] = left
+        for counts, key in ((self.held, letter.sseq), (self._counts, letter.consumer_uid)):
+            left = counts.pop(key) - 1
+            if left:
+                counts[key] = left
         return letter
 
     def find(self, number: int) -> Letter | None:
@@ -96,14 +107,17 @@ class DeadLetters:
 
     def after(self, number: int) -> Iterator[Letter]:
         """Iterate over the letters beyond a number, in order."""
+        if self.last_number - number > len(self._open):
+            yield from (letter for letter in self._open.values() if letter.number > number)
+            return
         for each in range(number + 1, self.last_number + 1):
             letter = self._open.get(each)
             if letter is not None:
                 yield letter
 
     def count_of(self, consumer_uid: Uid) -> int:
-        """Return how many letters of a consumer wait. Looks at all."""
-        return sum(letter.consumer_uid == consumer_uid for letter in self._open.values())
+        """Return how many letters of a consumer wait."""
+        return self._counts.get(consumer_uid, 0)
 
     def fingerprint(self) -> int:
         """Return 64 bits over all letters; 0 if there never was one."""
@@ -113,7 +127,10 @@ class DeadLetters:
         """Return the rows for the snapshot, equal on all replicas."""
         if not self.last_number:
             return []
-        return [[self.last_number], *(list(letter) for letter in self._open.values())]
+        rows: list[list[bytes | int]] = [[self.last_number]]
+        for letter in self._open.values():
+            rows.append([*letter])
+        return rows
 
     def load(self, state: LettersState) -> None:
         """Take over `to_state`."""
@@ -121,15 +138,11 @@ class DeadLetters:
             if not at:
                 self.last_number = int(row[0])
                 continue
-            number, sseq, uid, deliveries, ts, consumer, subject, reason, text = row
+            *numbers, consumer, subject, reason, text = row
             assert isinstance(consumer, bytes) and isinstance(subject, bytes), row
             assert isinstance(reason, bytes) and isinstance(text, bytes), row
-            self._put(
-                Letter(
-                    int(number), int(sseq), int(uid), int(deliveries), int(ts),
-                    consumer, subject, reason, text,
-                )  # fmt: skip
-            )
+            number, sseq, uid, deliveries, ts = map(int, numbers)
+            self._put(Letter(number, sseq, uid, deliveries, ts, consumer, subject, reason, text))
 
 
 def _share(letter: Letter) -> int:

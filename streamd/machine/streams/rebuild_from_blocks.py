@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from streamd.machine import command_shapes, commands, message_headers
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import REWRITTEN, Effects
+from streamd.machine.consumers.consumer import PARKED
 from streamd.machine.digest import MASK64, mix_all
 from streamd.machine.indexes.columns import Block, Columns
 from streamd.machine.indexes.live_messages import MessagesState
@@ -325,7 +326,7 @@ def close_gaps(machine: StreamMachine, entries: Iterable[Entry]) -> None:
         if command[4] != consumer.resets:
             continue
         cseqs.setdefault(uid, command[3][0][2] - 1)
-        new = [first for first, _, _, is_redelivery in command[3] if not is_redelivery]
+        new = [first for first, _, _, kind in command[3] if not kind or kind == PARKED]
         if new:
             del waiting[uid]
             consumer.skip_to(cseq=cseqs.pop(uid), sseq=new[0])

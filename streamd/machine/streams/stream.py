@@ -269,7 +269,7 @@ class StreamMachine:
                     consumer.delivered_sseq,
                     consumer.floor_cseq,
                     consumer.floor_sseq,
-                    len(consumer.pending),
+                    len(consumer.pending) + (len(consumer.remaining.parked) << 32),
                     len(consumer.redelivered),
                 )
             )

@@ -19,6 +19,7 @@ from streamd.machine.base import Effects, RecordCodec
 from streamd.machine.commands import Command
 from streamd.machine.consumers import consumer_checks
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.extension_settings import dead_letter
 from streamd.machine.indexes.seqset import as_ranges
 from streamd.machine.streams.dead_letters import MAX_DELIVER, TERMINATED
 from streamd.machine.streams.entry_changes import EntryChanges
@@ -190,7 +191,7 @@ class StreamConsumers:
             deliveries=deliveries,
             ts=ts,
             consumer=consumer.name.encode(),
-            subject=consumer.dead_letter,
+            subject=dead_letter(consumer.config),
             reason=MAX_DELIVER if reason is None else TERMINATED,
             text=text,
         )

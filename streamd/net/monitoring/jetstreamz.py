@@ -376,9 +376,7 @@ class JetStreamz:
             if len(names) < machine.listed_count:
                 detail["consumers_total"] = machine.listed_count
                 detail["consumers_offset"] = part.consumers_offset
-            detail["consumer_detail"] = Rows(
-                self._consumer_rows(replica, names, flags)
-            )
+            detail["consumer_detail"] = Rows(self._consumer_rows(replica, names, flags))
         if flags["direct-consumers"] and flags["consumers"]:
             direct = machine.direct_names
             if direct:

@@ -229,11 +229,18 @@ class ClientRequests:
             held = consumer.pending
             applied = consumer.delivered_sseq
             given_up = consumer.redelivered
+            ahead = pending.redelivery.ahead
             # Messages on their way out too: terminated just now, they are acked all the same.
-            acked = [sseq for sseq in acked if sseq in held or sseq > applied or sseq in given_up]
+            acked = [
+                sseq
+                for sseq in acked
+                if sseq in held or sseq > applied or sseq in given_up or sseq in ahead
+            ]
             is_forced = bool(replies)
             # A terminated message holds no place any more, and its ack makes no room.
-            pending.acking.update(sseq for sseq in acked if sseq in held or sseq > applied)
+            pending.acking.update(
+                sseq for sseq in acked if sseq in held or sseq > applied or sseq in ahead
+            )
         else:
             most = pending.ack_pending_max
             is_forced = bool(replies) or 0 < most <= pending.num_ack_pending()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.extension_settings import ack_pending_per_subject
 
 _MS = 1_000_000  # ns
 
@@ -16,6 +17,7 @@ class CursorSettings:
     is_push: bool
     has_acks: bool
     ack_pending_max: int  # 0: no limit
+    per_subject_max: int  # pending acks of one subject; 0: no limit
     max_deliver: int  # -1: no limit
     is_acked_by_flow: bool  # answers to flow-control requests are the acks
     is_headers_only: bool
@@ -38,6 +40,7 @@ class CursorSettings:
             is_push=consumer.is_push,
             has_acks=has_acks,
             ack_pending_max=most if has_acks and most > 0 else 0,
+            per_subject_max=ack_pending_per_subject(config),
             max_deliver=config.get("max_deliver") or -1,
             is_acked_by_flow=config.get("ack_policy") == "flow_control",
             is_headers_only=bool(config.get("headers_only")),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from streamd.machine import commands
 from streamd.machine.commands import Command
-from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer import PARKED, UNPARKED, Consumer
 from streamd.machine.indexes.index import StreamIndex
 from streamd.node.delivery.consumer_commands import ConsumerCommands
 from streamd.node.delivery.cursor_settings import CursorSettings
 from streamd.node.delivery.redelivery import Redelivery
+from streamd.node.delivery.subject_order import NO_LIMIT, SubjectOrder
 from streamd.types import Seq
 
 
@@ -29,8 +30,10 @@ class PendingState:
         "acking",
         "ahead_counts",
         "ahead_new",
+        "ahead_parked",
         "consumer",
         "next_sseq",
+        "order",
         "redelivery",
         "resets",
         "sent_cseq",
@@ -46,12 +49,18 @@ class PendingState:
         self.ahead_counts: dict[Seq, int] = {}  # of redelivered messages: how often, likewise
         self.ack_pending_max = 0  # 0: no limit
         self._max_deliver = -1
+        self.order: SubjectOrder | None = None  # None: subjects have no limit of their own
         self.restart()
 
     def configure(self, settings: CursorSettings) -> None:
         """Take over the consumer's present config, also for what waits already."""
         self.ack_pending_max = settings.ack_pending_max
         self._max_deliver = settings.max_deliver
+        most = settings.per_subject_max or NO_LIMIT
+        if self.order is not None:
+            self.order.configure(most)
+        elif settings.per_subject_max or self.consumer.remaining.parked:
+            self.order = SubjectOrder(self.consumer, self._index, most)
         self.redelivery.configure()
         if self.redelivery.has_due:  # how often it may be sent may be less by now
             self._make_due(self.redelivery.clear_due())
@@ -66,6 +75,7 @@ class PendingState:
         self._seen = (0, 0, 0, 0)
         self.sent_cseq = consumer.delivered_cseq
         self.ahead_new = 0  # sent a first time, and not applied
+        self.ahead_parked = 0  # passed over, likewise
         self._purged_cseq = 0  # without acks: all that was sent up to here is left to nobody
         consumer.sent_sseq = 0
         consumer.sent_gone = []
@@ -84,6 +94,11 @@ class PendingState:
 
     def num_pending(self) -> int:
         """Messages not yet sent a first time."""
+        order = self.order
+        return self._num_new() + (order.unsent_count if order is not None else 0)
+
+    def _num_new(self) -> int:
+        """Messages not looked at yet."""
         consumer = self.consumer
         if consumer.matcher is None and not consumer.remaining.initial:
             index = self._index
@@ -99,14 +114,19 @@ class PendingState:
                 return last - start + 1
             counted: int = index.lookup.count_from(start, None)
             return counted
-        ahead = self.ahead_new - len(consumer.sent_gone)
-        return max(0, consumer.num_pending - ahead)
+        remaining = consumer.remaining
+        ahead = self.ahead_new + self.ahead_parked - len(self.redelivery.ahead)
+        left = remaining.count - len(remaining.parked)
+        return max(0, left - ahead + len(consumer.sent_gone))
 
     def is_pending(self, sseq: Seq) -> bool:
         """True if `sseq` waits for an ack that no client has sent, as far as is known here."""
         if sseq in self.acking:
             return False
-        return sseq in self.consumer.pending or sseq > self.consumer.delivered_sseq
+        consumer = self.consumer
+        if sseq in consumer.pending or sseq > consumer.delivered_sseq:
+            return True
+        return sseq in self.redelivery.ahead
 
     def deliveries(self, sseq: Seq) -> int:
         """Return how often `sseq` was delivered."""
@@ -144,8 +164,14 @@ class PendingState:
         if kind == commands.DELIVERED:
             if command[4] != self.resets:
                 return
-            for first, last, _, is_redelivery in command[3]:
-                if is_redelivery:
+            for first, last, _, kind in command[3]:
+                if kind == PARKED:
+                    self.ahead_parked -= last - first + 1
+                    self._forget_gone(last)
+                elif kind == UNPARKED:
+                    self.ahead_new -= last - first + 1
+                    self.redelivery.ahead.difference_update(range(first, last + 1))
+                elif kind:
                     self._resolve_again(first, last)
                 else:
                     self.ahead_new -= last - first + 1
@@ -154,11 +180,22 @@ class PendingState:
                         self._forget_void_acks()
         elif kind == commands.ACKED or kind == commands.DEAD:
             self.acking.difference_update(command[3])
+            if self.order is not None:
+                self._release(command[3])
         elif kind == commands.TERMED:
-            self.acking.difference_update([sseq for sseq, _ in command[3]])
+            termed = [sseq for sseq, _ in command[3]]
+            self.acking.difference_update(termed)
+            if self.order is not None:
+                self._release(termed)
         elif kind == commands.POSITION and command[5] == self.resets:
             self.ahead_new = self.sent_cseq - max(command[4], self._purged_cseq)
             self._forget_gone(command[3])
+
+    def _release(self, sseqs: list[Seq]) -> None:
+        """Let others of their subjects have the places of what is not waited for any more."""
+        assert self.order is not None, self.consumer.name
+        pending = self.consumer.pending
+        self.order.release([sseq for sseq in sseqs if sseq not in pending])
 
     def on_reset(self) -> bool:
         """RESET_CONSUMER was applied; False if it changed nothing here."""
@@ -168,6 +205,8 @@ class PendingState:
         self.ahead_counts.clear()
         self.acking.clear()
         self.restart()
+        if self.order is not None:
+            self.order.restore()
         return True
 
     def rescan(self) -> None:
@@ -182,6 +221,8 @@ class PendingState:
         seen = (consumer.next_sseq, consumer.delivered_sseq, consumer.num_pending)
         is_changed = seen != self._seen[:3] or pending < self._seen[3]
         self._seen = (*seen, pending)
+        if self.order is not None:
+            is_changed |= self.order.sweep()
         if self.acking:
             self._forget_void_acks()
         if consumer.next_sseq > self.next_sseq:
@@ -205,7 +246,10 @@ class PendingState:
     def _forget_void_acks(self) -> None:
         """Forget acks of messages that left the stream: those hold no place, so make no room."""
         applied, held = self.consumer.delivered_sseq, self.consumer.pending
-        self.acking = {each for each in self.acking if each in held or each > applied}
+        ahead = self.redelivery.ahead
+        self.acking = {
+            each for each in self.acking if each in held or each > applied or each in ahead
+        }
 
     def _forget_gone(self, sseq: Seq) -> None:
         """Messages up to `sseq` are no longer ahead of what is applied."""

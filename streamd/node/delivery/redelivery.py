@@ -33,6 +33,7 @@ class Redelivery:
         "_queued",
         "_timers",
         "_wait_ms",
+        "ahead",
     )
 
     def __init__(self, consumer: Consumer) -> None:
@@ -48,6 +49,8 @@ class Redelivery:
         # again would keep back all behind it.
         self._due: deque[Seq] = deque()
         self._queued: set[Seq] = set()
+        # Parked ones that were sent, and that is not applied: below what is delivered, else.
+        self.ahead: set[Seq] = set()
         self.configure()
 
     def configure(self) -> None:
@@ -121,7 +124,7 @@ class Redelivery:
         if stamp == _NAK:
             if self._nak_due_ms.get(first) != due_ms:
                 return False
-            if first in consumer.pending or first > consumer.delivered_sseq:
+            if self._is_open(first):
                 return True
             del self._nak_due_ms[first]  # acked all the same, or it left the stream
             return False
@@ -129,12 +132,18 @@ class Redelivery:
             return False
         if last > consumer.delivered_sseq:
             return True  # the delivery is not applied yet
-        pending = consumer.pending
+        pending, ahead = consumer.pending, self.ahead
         for sseq in range(first, last + 1):
             held = pending.get(sseq)
-            if held is not None and held[1] <= stamp:
+            if (held is not None and held[1] <= stamp) or sseq in ahead:
                 return True
         return False
+
+    def _is_open(self, sseq: Seq) -> bool:
+        """True if a message that was sent is not acked, by what is applied."""
+        consumer = self._consumer
+        is_ahead = sseq > consumer.delivered_sseq or sseq in self.ahead
+        return is_ahead or sseq in consumer.pending
 
     def wait_ms(self, deliveries: int) -> int:
         """Return the time that an ack may take, of a message that was delivered so many times."""
@@ -189,8 +198,7 @@ class Redelivery:
             if stamp == _NAK:
                 if self._nak_due_ms.get(first) == due_ms:
                     del self._nak_due_ms[first]
-                    is_open = first in pending or first > self._consumer.delivered_sseq
-                    if is_open and first not in acking:
+                    if self._is_open(first) and first not in acking:
                         expired.append(first)
                 continue
             if last <= self._consumer.floor_sseq:
@@ -201,7 +209,7 @@ class Redelivery:
                     continue
                 held = pending.get(sseq)
                 if held is None:
-                    if sseq > self._consumer.delivered_sseq:
+                    if sseq > self._consumer.delivered_sseq or sseq in self.ahead:
                         retry.append(sseq)
                 elif held[1] == stamp:
                     expired.append(sseq)
@@ -249,6 +257,7 @@ class Redelivery:
         self._nak_due_ms.clear()
         self._due.clear()
         self._queued.clear()
+        self.ahead.clear()
 
 
 def _wait_of(deliveries: int, wait_ms: int, backoff_ms: list[int]) -> int:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from streamd import limits
 from streamd.errors import CorruptionError
 from streamd.machine import commands
+from streamd.machine.consumers.consumer import PARKED, UNPARKED, Delivery
 from streamd.machine.indexes.message_locations import Loc
 from streamd.node.delivery.consumer_commands import ConsumerCommands
 from streamd.node.delivery.cursor_settings import Activity, CursorSettings, Hold
@@ -18,6 +19,8 @@ from streamd.node.delivery.delivery_host import DeliveryHost, Item
 from streamd.node.delivery.delivery_targets import DeliveryTargets
 from streamd.node.delivery.flow_control import Replay
 from streamd.node.delivery.pending_state import PendingState
+from streamd.node.delivery.redelivery import Redelivery
+from streamd.node.delivery.subject_order import SubjectOrder
 from streamd.store.blocks.record_format import decode_run
 from streamd.types import Seq
 
@@ -66,7 +69,7 @@ class Sender:
         self._is_headers_only = False
         self._is_one_by_one = False  # who gets a message depends on what was sent before
         self._replay: Replay | None = None
-        self._items: list[tuple[Seq, Seq, int, bool]] = []  # of this plan, proposed at its end
+        self._items: list[Delivery] = []  # of this plan, proposed at its end
         self.position_due_ms = 0  # 0: no messages were sent that no entry tells of
         names = (host.machine.name.encode(), consumer.name.encode())
         self._ack_prefix = b"$JS.ACK.%b.%b." % names
@@ -89,15 +92,21 @@ class Sender:
         is_more = self._send_all(budget)
         if self._pending.sent_cseq != cseq:
             self._propose_delivered()
+        elif self._items:  # only passed over
+            self._propose_items()
         return is_more
 
     def _send_all(self, budget: int) -> bool:
-        redelivery = self._pending.redelivery
+        redelivery, order = self._pending.redelivery, self._pending.order
         sent = 0
         if redelivery.has_due:
-            sent = self._send_due(budget)
+            sent = self._send_due(redelivery, budget)
             if redelivery.has_due:
                 # Blocked (a read, a full receiver, a spent budget): what is due goes first.
+                return sent >= budget
+        if order is not None and order.has_due:
+            sent += self._send_due(order, budget - sent)
+            if order.has_due:
                 return sent >= budget
         if sent >= budget:
             return True
@@ -135,7 +144,10 @@ class Sender:
                 self._host.on_lost_block(err)
                 return False, True
             if locs:
-                sent, is_blocked = self._send_run(locs, targets.is_plain())
+                if pending.order is not None:
+                    sent, is_blocked = self._send_in_order(locs, pending.order)
+                else:
+                    sent, is_blocked = self._send_run(locs, targets.is_plain())
                 left -= sent
                 if is_blocked:
                     return False, True
@@ -209,6 +221,48 @@ class Sender:
             targets.flush()
         return sent, sent < len(locs)
 
+    def _send_in_order(self, locs: list[Loc], order: SubjectOrder) -> tuple[int, bool]:
+        """Send those of the messages at `locs` whose subjects have a place, and pass over others.
+        Returns (how many of both, is blocked)."""
+        run: list[Loc] = []
+        done = 0
+        for loc in locs:
+            seq = loc[0]
+            subject = order.subject_of(seq)
+            if order.admits(subject):
+                order.hold(seq, subject)
+                run.append(loc)
+                continue
+            sent = self._send_held(run, order)
+            done += sent
+            if sent < len(run) or order.is_full:
+                return done, True
+            run = []
+            order.park(seq, subject)
+            self._record_parked(seq)
+            done += 1
+        sent = self._send_held(run, order)
+        return done + sent, sent < len(run)
+
+    def _send_held(self, run: list[Loc], order: SubjectOrder) -> int:
+        """Send messages that have a place; returns how many. The others lose it again."""
+        if not run:
+            return 0
+        sent, _ = self._send_run(run, self._targets.is_plain())
+        order.release([unsent[0] for unsent in run[sent:]])
+        return sent
+
+    def _record_parked(self, seq: Seq) -> None:
+        """Move past a message that is passed over."""
+        pending, items = self._pending, self._items
+        if items and items[-1][3] == PARKED and items[-1][1] + 1 == seq:
+            items[-1] = (items[-1][0], seq, items[-1][2], PARKED)
+        else:
+            items.append((seq, seq, pending.sent_cseq + 1, PARKED))
+        pending.ahead_parked += 1
+        pending.sent_sseq = self._consumer.sent_sseq = seq
+        pending.next_sseq = max(pending.next_sseq, seq + 1)
+
     def _send_stretch(self, room: int) -> int:
         """Send messages that lie one behind another, laid out alike, without looking at each, as
         a replaying reader mostly needs. Returns how many; 0 if it can't be done that way."""
@@ -217,6 +271,7 @@ class Sender:
             room < limits.STRETCH_MSGS_MIN
             or consumer.matcher is not None
             or consumer.remaining.initial
+            or self._pending.order is not None
         ):
             return 0
         if not self._is_unchanged() or not targets.takes_runs():
@@ -319,25 +374,29 @@ class Sender:
 
     # --- again ------------------------------------------------------------------------------------
 
-    def _send_due(self, budget: int) -> int:
-        """Send again what is due, in the order it came due. Returns how many went out."""
+    def _send_due(self, due: Redelivery | SubjectOrder, budget: int) -> int:
+        """Send what is due, in the order it came due: again, or a first time after it was passed
+        over. Returns how many went out."""
         host, pending, targets = self._host, self._pending, self._targets
-        redelivery = pending.redelivery
+        is_first = due is pending.order
         offer = targets.offer
         sent = 0
         is_plain = targets.is_plain()
         room = targets.room(budget)
+        if is_first and pending.ack_pending_max:
+            room = min(room, pending.ack_pending_max - pending.num_ack_pending())
         out: list[Item] = []
         left = pending.num_pending()
-        while redelivery.has_due and sent < room:
-            sseq = redelivery.peek_due()
+        while due.has_due and sent < room:
+            sseq = due.peek_due()
             try:
-                loc = self._index.locations.locate(sseq) if pending.is_pending(sseq) else None
+                is_wanted = is_first or pending.is_pending(sseq)
+                loc = self._index.locations.locate(sseq) if is_wanted else None
             except CorruptionError as err:
                 host.on_lost_block(err)
                 break
             if loc is None:
-                redelivery.pop_due()
+                due.pop_due()
                 continue
             _, block, offset, _ = loc
             found = host.chunk(block, offset)
@@ -348,17 +407,23 @@ class Sender:
             if self._is_headers_only:
                 headers = _with_size(headers, len(payload))
                 payload = b""
-            count = pending.deliveries(sseq) + 1
+            count = 1 if is_first else pending.deliveries(sseq) + 1
             cseq = pending.sent_cseq + 1
-            ack = b"%b%d.%d.%d.%d.%d" % (self._ack_prefix, count, sseq, cseq, ts, left)
+            shown = left - sent - 1 if is_first else left
+            ack = b"%b%d.%d.%d.%d.%d" % (self._ack_prefix, count, sseq, cseq, ts, shown)
             if is_plain:
                 out.append((subject, ack, headers, payload))
             elif not offer((subject, ack, headers, payload)):
                 break
-            redelivery.pop_due()
+            due.pop_due()
             pending.sent_cseq = cseq
-            pending.ahead_counts[sseq] = count
-            self._record_redelivered(sseq, cseq)
+            if is_first:
+                pending.ahead_new += 1
+                pending.redelivery.ahead.add(sseq)
+                self._items.append((sseq, sseq, cseq, UNPARKED))
+            else:
+                pending.ahead_counts[sseq] = count
+                self._record_redelivered(sseq, cseq)
             sent += 1
         if is_plain:
             if out:
@@ -371,8 +436,8 @@ class Sender:
     def _record_redelivered(self, sseq: Seq, cseq: int) -> None:
         items = self._items
         if items:
-            first, last, first_cseq, is_redelivery = items[-1]
-            if is_redelivery and last + 1 == sseq and first_cseq + last - first + 1 == cseq:
+            first, last, first_cseq, kind = items[-1]
+            if kind is True and last + 1 == sseq and first_cseq + last - first + 1 == cseq:
                 items[-1] = (first, sseq, first_cseq, True)
                 return
         items.append((sseq, sseq, cseq, True))
@@ -381,8 +446,7 @@ class Sender:
 
     def _propose_delivered(self) -> None:
         """Log what this plan sent, and set the timers of what must be acked."""
-        items, self._items = self._items, []
-        host, pending = self._host, self._pending
+        host = self._host
         now_ms = host.now_ms()
         self._activity.last_delivered_ns = host.now_ns()
         self._activity.active_ms = now_ms
@@ -390,19 +454,24 @@ class Sender:
             if not self.position_due_ms:
                 self.position_due_ms = now_ms + limits.POSITION_EVERY_MS
             return
+        self._propose_items()
+        self._targets.ask_for_acks()
+
+    def _propose_items(self) -> None:
+        items, self._items = self._items, []
+        pending, now_ms = self._pending, self._host.now_ms()
         ts = self._commands.stamp()
         redelivery = pending.redelivery
-        for first, last, _, is_redelivery in items:
-            if is_redelivery:
+        for first, last, _, kind in items:
+            if kind is True:
                 for sseq in range(first, last + 1):
                     redelivery.delivered(
                         sseq, sseq, stamp=ts, now_ms=now_ms, deliveries=pending.deliveries(sseq)
                     )
-            else:
+            elif kind != PARKED:
                 redelivery.delivered(first, last, stamp=ts, now_ms=now_ms, deliveries=1)
         uid = self._consumer.uid
         self._commands.propose_sent([commands.DELIVERED, ts, uid, items, pending.resets])
-        self._targets.ask_for_acks()
 
     def propose_position(self) -> None:
         """Log how far a consumer without acks has come."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamd import limits
-from streamd.errors import CorruptionError
 from streamd.machine import commands, message_headers
 from streamd.machine.rfc3339 import format_ns
 from streamd.machine.streams import producers, publish
@@ -30,11 +29,10 @@ from streamd.machine.streams.dead_letters import Letter
 from streamd.machine.streams.origins import short_hash
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.group_shell import GroupShell, Proposer
-from streamd.node.groups.inbox import InboxMessage, Tick
+from streamd.node.groups.inbox import InboxMessage
 from streamd.node.groups.turn import Turn, TurnTime
 from streamd.node.ports import Wires
-from streamd.node.stream_groups.message_reader import MessageReader
-from streamd.store.blocks.record_format import decode_fields
+from streamd.node.stream_groups.message_reader import MessageReader, SingleReads
 
 _OWN_HEADS: Final = b"Nats-"
 _TOO_LARGE: Final = (10054, 10097)  # err_codes: of a message, of its headers
@@ -95,7 +93,7 @@ class LetterSending:
         wires: Wires,
     ) -> None:
         self._machine = machine
-        self._reader = reader
+        self._reads = SingleReads(machine.index, reader, shell)
         self._proposer = proposer
         self._shell = shell
         self._now = now
@@ -107,7 +105,6 @@ class LetterSending:
         self._token = ""  # of the subscription for answers; "": there is none
         self._subscription: object | None = None
         self._lives = 0
-        self._is_reading = False
 
     # --- begin and end ----------------------------------------------------------------------
 
@@ -132,7 +129,7 @@ class LetterSending:
         """Return when `poll` has something to do, monotonic ms; 0: never, or once it is told."""
         soonest = self._propose_ms if self._stored else 0
         for lane in self._lanes.values():
-            retry_ms = lane.retry_ms if lane.waiting and not self._is_reading else 0
+            retry_ms = lane.retry_ms if lane.waiting and not self._reads.is_reading else 0
             due_ms = lane.due_ms if lane.flying else retry_ms
             if due_ms and (not soonest or due_ms < soonest):
                 soonest = due_ms
@@ -154,8 +151,10 @@ class LetterSending:
         left = limits.DEAD_LETTERS_PER_TURN_MAX
         for subject, lane in list(self._lanes.items()):
             if lane.flying and now_ms >= lane.due_ms:
-                lane.take_back(now_ms, "no answer: no stream stores this subject, or it has no leader")
-            if lane.waiting and now_ms >= lane.retry_ms and not self._is_reading:
+                lane.take_back(
+                    now_ms, "no answer: no stream stores this subject, or it has no leader"
+                )
+            if lane.waiting and now_ms >= lane.retry_ms and not self._reads.is_reading:
                 lane.retry_ms = 0
                 left -= self._send(subject, lane, left)
             elif not (lane.waiting or lane.flying):
@@ -199,27 +198,16 @@ class LetterSending:
 
     def _message(self, letter: Letter, lane: _Lane) -> tuple[bytes, bytes] | None:
         """Return headers and payload of a letter; None: its message has to be read first."""
-        subject, headers, payload = b"", b"", b""
         body = lane.bare.get(letter.number)
-        if body is None:
-            try:
-                loc = self._machine.index.locations.locate(letter.sseq)
-            except CorruptionError as err:
-                lane.retry_ms = self._reader.on_lost_block(err)
-                return None
-            if loc is None:
-                body = _BODY_GONE
-            else:
-                _, block_no, offset, _ = loc
-                chunk, again_ms = self._reader.chunk(block_no, offset)
-                if chunk is None:
-                    lane.retry_ms = again_ms
-                    if not again_ms:
-                        self._is_reading = True
-                        self._reader.read(block_no, offset, self._on_read)
-                    return None
-                base, blob = chunk
-                _, _, subject, headers, payload = decode_fields(blob, offset - base)
+        if body is None and not self._machine.index.live.has(letter.sseq):
+            body = _BODY_GONE
+        if body is not None:
+            return self._headers(letter, lane, b"", b"", body), b""
+        found = self._reads.get(letter.sseq)
+        if found is None:
+            lane.retry_ms = self._reads.retry_ms
+            return None
+        subject, headers, payload = found
         return self._headers(letter, lane, subject, headers, body), payload
 
     def _headers(
@@ -252,10 +240,6 @@ class LetterSending:
         ]
         lines += [key + b": " + value for key, value in ours if value]
         return b"\r\n".join([message_headers.VERSION, *lines, b"", b""])
-
-    def _on_read(self) -> None:
-        self._is_reading = False
-        self._shell.post(Tick())
 
     # --- answers ----------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Reads of message bodies for a stream's cursors, past what the disk does not give back."""
+"""Reads of message bodies for a stream's cursors, past what the disk does not give back; and of
+single messages, for who sends or copies one now and then."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ from collections.abc import Callable
 
 from streamd import limits
 from streamd.errors import CorruptionError
+from streamd.machine.indexes.index import StreamIndex
 from streamd.node.groups.block_port import BlockPort
 from streamd.node.groups.group_shell import GroupShell
+from streamd.node.groups.inbox import Tick
 from streamd.node.groups.turn import TurnTime
 from streamd.node.integrity.unreadable import Unreadable
 from streamd.node.stream_groups.stream_hooks import StreamHooks
+from streamd.store.blocks.record_format import decode_fields
+from streamd.types import Msg, Seq
 
 Chunk = tuple[int, bytes]
 
@@ -47,3 +52,40 @@ class MessageReader:
         """Report that a block can't say what it holds; returns when to ask again."""
         self._shell.call_soon(self._hooks.on_damaged, err, True, err.block_no)
         return self._now.ms + limits.UNREADABLE_AGAIN_MS
+
+
+class SingleReads:
+    """Reads of stored messages, one at a time."""
+
+    def __init__(self, index: StreamIndex, reader: MessageReader, shell: GroupShell) -> None:
+        self._index = index
+        self._reader = reader
+        self._shell = shell
+        self.is_reading = False  # there is a turn when it is read
+        self.retry_ms = 0  # ask again then: something could not be read
+
+    def get(self, seq: Seq) -> Msg | None:
+        """Return (subject, headers, payload) of a message. None: it is not there, or can't be read
+        now (`retry_ms`), or is being read."""
+        self.retry_ms = 0
+        try:
+            loc = self._index.locations.locate(seq)
+        except CorruptionError as err:
+            self.retry_ms = self._reader.on_lost_block(err)
+            return None
+        if loc is None:
+            return None
+        _, block_no, offset, _ = loc
+        chunk, self.retry_ms = self._reader.chunk(block_no, offset)
+        if chunk is None:
+            if not self.retry_ms:
+                self.is_reading = True
+                self._reader.read(block_no, offset, self._on_read)
+            return None
+        base, blob = chunk
+        _, _, subject, headers, payload = decode_fields(blob, offset - base)
+        return subject, headers, payload
+
+    def _on_read(self) -> None:
+        self.is_reading = False
+        self._shell.post(Tick())

@@ -13,26 +13,21 @@ from __future__ import annotations
 from typing import Final
 
 from streamd import errors, limits
-from streamd.errors import CorruptionError, JsError
+from streamd.errors import JsError
 from streamd.machine import commands, message_headers
 from streamd.machine.rfc3339 import format_ns
 from streamd.machine.streams import producers, publish
 from streamd.machine.streams.schedules import UNKNOWN_DUE, Due
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.group_shell import GroupShell, Proposer
-from streamd.node.groups.inbox import Tick
 from streamd.node.groups.turn import Turn, TurnTime
 from streamd.node.stream_groups import schedule_patterns
 from streamd.node.stream_groups.ingest_transform import IngestTransform
-from streamd.node.stream_groups.message_reader import MessageReader
-from streamd.store.blocks.record_format import decode_fields
+from streamd.node.stream_groups.message_reader import MessageReader, SingleReads
 from streamd.types import Msg, Seq
 
 Item = list[object]
 """Item of a FIRE: see commands.FIRE."""
-
-_Stored = tuple[bytes, bytes]
-"""(headers, payload) of a stored message"""
 
 _ZONE_WORD: Final = publish.SCHEDULE_ZONE
 _HEAD: Final = b"Nats-Schedule"
@@ -75,15 +70,13 @@ class ScheduleFiring:
         now: TurnTime,
     ) -> None:
         self._machine = machine
-        self._reader = reader
+        self._reads = SingleReads(machine.index, reader, shell)
         self._proposer = proposer
-        self._shell = shell
         self._now = now
         self._transform = IngestTransform()
         self._at_ns = 0  # when the next one is due; 0: look it up
         self._retry_ms = 0  # not before then: something could not be read, or proposed
         self._is_proposed = False
-        self._is_reading = False
 
     def forget(self) -> None:
         """Look up anew what is due: something was applied, or this member leads no more."""
@@ -97,7 +90,7 @@ class ScheduleFiring:
 
     def deadline_ms(self) -> int:
         """Return when `poll` has something to do, monotonic ms; 0: never, or once it is told."""
-        if not self._has_any or self._is_proposed or self._is_reading:
+        if not self._has_any or self._is_proposed or self._reads.is_reading:
             return 0
         now = self._now
         due_ms = self._retry_ms
@@ -108,7 +101,7 @@ class ScheduleFiring:
     def poll(self, turn: Turn) -> None:
         """Propose what is due."""
         schedules = self._machine.content.schedules
-        if not self._has_any or self._is_proposed or self._is_reading:
+        if not self._has_any or self._is_proposed or self._reads.is_reading:
             return
         now = self._now
         if self._retry_ms and now.ms < self._retry_ms:
@@ -142,7 +135,7 @@ class ScheduleFiring:
         stored = self._read(due.seq)
         if stored is None:
             return None
-        headers, payload = stored
+        _, headers, payload = stored
         fields = publish.fields_of(headers, commands.PUBLISH_RULES)
         zone = fields.get(_ZONE_WORD)
         schedule = schedule_patterns.read(fields.get(publish.SCHEDULE, b""), zone)
@@ -160,7 +153,7 @@ class ScheduleFiring:
                 found = self._read(seq)
                 if found is None:
                     return None
-                headers, payload = found
+                _, headers, payload = found
                 source = [source_subject, seq]
         next_ns = schedule.following(due.ns, now_ns)
         fired = _fired_headers(headers, due.subject, next_ns, fields)
@@ -168,31 +161,12 @@ class ScheduleFiring:
         msg = self._transform.apply(self._machine.config, [msg], now_ns)[0]
         return [due.subject, due.seq, due.ns, next_ns, source, list(msg)]
 
-    def _read(self, seq: Seq) -> _Stored | None:
+    def _read(self, seq: Seq) -> Msg | None:
         """Return a stored message; None: it is not there, or has to be read from the disk first,
         and `poll` is called again."""
-        try:
-            loc = self._machine.index.locations.locate(seq)
-        except CorruptionError as err:
-            self._retry_ms = self._reader.on_lost_block(err)
-            return None
-        if loc is None:
-            return None
-        _, block_no, offset, _ = loc
-        chunk, again_ms = self._reader.chunk(block_no, offset)
-        if chunk is None:
-            self._retry_ms = again_ms
-            if not again_ms:
-                self._is_reading = True
-                self._reader.read(block_no, offset, self._on_read)
-            return None
-        base, blob = chunk
-        _, _, _, headers, payload = decode_fields(blob, offset - base)
-        return headers, payload
-
-    def _on_read(self) -> None:
-        self._is_reading = False
-        self._shell.post(Tick())
+        found = self._reads.get(seq)
+        self._retry_ms = self._reads.retry_ms or self._retry_ms
+        return found
 
 
 def _fired_headers(headers: bytes, scheduler: bytes, next_ns: int, fields: publish.Fields) -> bytes:

@@ -106,11 +106,15 @@ class StreamCut:
 
 
 def _cut(consumer: Consumer) -> ConsumerCut:
+    # Archives know no parked messages: those are as if delivered long ago, and come again.
+    parked = dict.fromkeys(
+        consumer.remaining.parked, (consumer.delivered_cseq, consumer.created_ns)
+    )
     return ConsumerCut(
         consumer.name,
         consumer.config,
         (consumer.delivered_cseq, consumer.delivered_sseq),
         (consumer.floor_cseq, consumer.floor_sseq),
-        dict(consumer.pending),
+        dict(sorted((consumer.pending | parked).items())) if parked else dict(consumer.pending),
         dict(consumer.redelivered),
     )

@@ -175,6 +175,9 @@ class Stream:
     def origin_infos(self) -> dict[str, Any]:
         return {}
 
+    def dead_letter_error(self, subject: bytes) -> str:
+        return f"no stream stores {subject.decode()}"
+
     def consumer_view(self, consumer: str) -> View | None:
         return self.view if consumer in self.machine.consumers else None
 

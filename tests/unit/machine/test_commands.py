@@ -21,7 +21,8 @@ def test_large_payloads_are_packed_like_small_ones(count: int, later: int) -> No
     command = [commands.STORE, 1_700_000_000_000_000_000, msgs, commands.PUBLISH_RULES]
     packed = commands.encode_store(command)
     assert packed == msgpack.packb(command)
-    assert commands.decode(packed) == [*command[:2], [list(msg) for msg in msgs], 1]
+    rules = commands.PUBLISH_RULES
+    assert commands.decode(packed) == [*command[:2], [list(msg) for msg in msgs], rules]
 
 
 @pytest.mark.parametrize(("size", "is_copied"), [(100, True), (20_000, False)])

@@ -15,9 +15,7 @@ from tests.unit.machine.box import Box
 def boxed(retention: str = "workqueue", **config: Any) -> tuple[Box, Any]:
     """A stream with three messages, delivered to a consumer with a dead-letter subject."""
     box = Box(retention=retention)
-    consumer = box.consumer(
-        "C", max_deliver=1, metadata={"streamd.dead_letter": "dlq.a"}, **config
-    )
+    consumer = box.consumer("C", max_deliver=1, metadata={"streamd.dead_letter": "dlq.a"}, **config)
     for number in range(3):
         box.put(b"a.%d" % number)
     box.do(commands.DELIVERED, consumer.uid, [(1, 3, 1, False)], 0)
@@ -115,9 +113,7 @@ def test_a_stream_of_limits_keeps_what_it_has() -> None:
 
 def test_two_consumers_give_up_the_same_message_twice() -> None:
     box, consumer = boxed("interest")
-    other = box.consumer(
-        "D", deliver_policy="new", metadata={"streamd.dead_letter": "dlq.b"}
-    )
+    other = box.consumer("D", deliver_policy="new", metadata={"streamd.dead_letter": "dlq.b"})
     box.put(b"a.4")
     for each, first in ((consumer, 4), (other, 1)):
         box.do(commands.DELIVERED, each.uid, [(4, 4, first, False)], 0)

@@ -88,6 +88,7 @@ def machine(**changes: Any) -> SimpleNamespace:
         "uid": 3, "created_ns": SECOND, "applied": 17, "digest": 0xABC, "consumers": {"c": "C"},
         "config": {"storage": "file", "max_bytes": 100},
         "index": SimpleNamespace(count=4, live=SimpleNamespace(bytes=400)),
+        "content": SimpleNamespace(letters=SimpleNamespace(last_number=0)),
     }  # fmt: skip
     given = SimpleNamespace(**(values | changes))
     names = list(given.consumers)
@@ -140,9 +141,7 @@ class Streams:
     def stream_config(self, handle: Any) -> dict[str, Any]:
         return {"name": handle.name}
 
-    def consumer_info(
-        self, handle: Any, consumer: Any, *, has_lag: bool = False
-    ) -> dict[str, Any]:
+    def consumer_info(self, handle: Any, consumer: Any, *, has_lag: bool = False) -> dict[str, Any]:
         info: dict[str, Any] = {"name": "c", "config": {"name": "c"}}
         for key in ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending"):
             info[key] = 0

@@ -111,9 +111,7 @@ class Nodes(Streams):
         self._counted.one()
         return {"messages": 4}
 
-    def consumer_info(
-        self, handle: Any, consumer: Any, *, has_lag: bool = False
-    ) -> dict[str, Any]:
+    def consumer_info(self, handle: Any, consumer: Any, *, has_lag: bool = False) -> dict[str, Any]:
         self._counted.one()
         return super().consumer_info(handle, consumer, has_lag=has_lag)
 
