@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -15,18 +16,20 @@ WITHIN_S = 60.0
 class Browser:
     """One browser at the dashboard of a server on this host."""
 
-    def __init__(self, port: int, *, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: of https; None: http."""
         self.port = port
+        self._tls = tls
         self.cookie = ""
         self.csrf = ""
-        self.headers = headers or {}
+        self.headers: dict[str, str] = {}
         self.answer: dict[str, str] = {}  # headers of the last answer, names in lower case
 
     def request(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, bytes]:
         """Return (status, body); a cookie that is set is kept."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        connection = self.connect()
         try:
             connection.request(method, path, *self._message(body, headers))
             response = connection.getresponse()
@@ -34,6 +37,14 @@ class Browser:
             return response.status, response.read()
         finally:
             connection.close()
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection to the server."""
+        if self._tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=WITHIN_S, context=self._tls
+        )
 
     def _message(self, body: Any, headers: dict[str, str]) -> tuple[bytes | None, dict[str, str]]:
         sent = dict(self.headers)
@@ -93,7 +104,7 @@ class EventSource:
     """An event stream that is open."""
 
     def __init__(self, browser: Browser, path: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", browser.port, timeout=WITHIN_S)
+        self._connection = browser.connect()
         self._connection.request("GET", path, *browser._message(None, {}))
         self._response = self._connection.getresponse()
         self.status = self._response.status

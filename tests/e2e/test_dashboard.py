@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
 from tests.browser import WITHIN_S, Browser, payload_of
+from tests.certificates import Authority
 from tests.e2e.cluster import api
 from tests.parity.runner import ours_binary
 from tests.wire import Wire
@@ -414,6 +417,31 @@ def test_failed_logins_are_slowed_down(guarded: ServerProcess) -> None:
         return browser.log_in("ops", "secret").get("login") == "user"
 
     until(is_in, "let in again")
+
+
+def test_over_https_the_cookie_never_travels_in_clear(tmp_path: Path) -> None:
+    """And users of clients log in, where the dashboard has no logins of its own."""
+    authority = Authority(tmp_path)
+    server = ServerProcess(ours_binary(), directory=tmp_path / "s", is_jetstream=False)
+    port, server.http_port = server.http_port, 0
+    users = "[{ user: a, password: pw, permissions: { publish: [x] } }]"
+    server.configure(
+        extra=f'https: "127.0.0.1:{port}"\ntls {{ {authority.issue("server").block} }}\n'
+        f"allow_non_tls: true\nauthorization {{ users: {users} }}"
+    )
+    with server:
+        server.start()
+        browser = Browser(port, tls=ssl.create_default_context(cafile=authority.cert))
+        assert browser.begin()["login"] == "needed"  # also here, on the server's own host
+        assert browser.log_in("a", "no")["error"]["code"] == 401
+        found = browser.log_in("a", "pw")
+        assert (found["login"], found["role"], found["account"]) == ("user", "reader", "$G")
+        assert "Secure" in browser.answer["set-cookie"]
+        assert browser.get("overview")["nodes"][0]["here"] is True
+        with browser.stream("live") as live:
+            assert live.wait("overview")["streams"] == 0
+        error = browser.get("streams")["error"]
+        assert error["code"] == 403 and "$JS.API.STREAM.LIST" in error["message"]
 
 
 # --- a cluster ---------------------------------------------------------------------------------

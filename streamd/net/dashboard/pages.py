@@ -19,7 +19,6 @@ from streamd.net.dashboard import (
     bucket_documents,
     consumer_documents,
     server_documents,
-    stream_documents,
 )
 from streamd.net.dashboard.bucket_documents import (
     KEY_VALUE,
@@ -207,13 +206,13 @@ class Pages:
     async def streams(self, grant: Grant, query: Query) -> Document:
         """Build a page of the streams."""
         parts, wait = self.parts, self._slicer.wait
-        wanted = read_list_query(query, stream_documents.SORTS)
+        keys = parts.streams.sort_keys()
+        wanted = read_list_query(query, keys)
         assets = await wait(parts.table.assets(grant))
         if wanted.sort not in _KNOWN_WITHOUT_ASKING:
             await parts.table.ask_leaders(assets, needs_all=False)
             if wanted.sort.startswith("rate"):
                 await wait(parts.table.look(assets))
-        keys = _keys(parts.streams.sort_key, stream_documents.SORTS)
         page, total = await wait(select_page(assets, wanted, keys, _text_of_stream))
         told = await parts.table.ask_leaders(page)
         await wait(parts.table.look(page))
@@ -269,7 +268,7 @@ class Pages:
         wanted = read_list_query(query, bucket_documents.BUCKET_SORTS)
         assets = [asset for asset in await wait(parts.table.assets(grant)) if is_bucket(asset)]
         await parts.table.ask_leaders(assets, needs_all=False)
-        keys = _keys(parts.streams.sort_key, bucket_documents.BUCKET_SORTS)
+        keys = parts.streams.sort_keys()
         page, total = await wait(select_page(assets, wanted, keys, _text_of_stream))
         items = (bucket_item(asset, parts.table.numbers(asset.uid)) for asset in page)
         return list_document(items, total, wanted)

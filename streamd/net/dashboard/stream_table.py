@@ -89,13 +89,16 @@ class StreamTable:
 
     def look(self, assets: Iterable[StreamAsset]) -> Steps[None]:
         """Look at the counters of these streams, for their rates."""
-        uids = set()
+        replica_of, note = self._node.replica, self._rates.note
         for asset in looked_at(assets):
             if asset is None:
                 yield
                 continue
-            uids.add(asset.uid)
-            self._rates.note(asset.uid, self.numbers(asset.uid).last_seq)
+            replica = replica_of(asset.uid)
+            if replica is not None:
+                note(asset.uid, replica.machine.index.live.last_seq)
+            else:
+                note(asset.uid, self.numbers(asset.uid).last_seq)
 
     def forget_gone(self) -> None:
         """Forget what was known of streams that are gone."""

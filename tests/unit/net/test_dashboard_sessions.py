@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import bcrypt
 import pytest
@@ -12,6 +13,7 @@ from streamd import limits
 from streamd.config.http_options import HttpLogins, HttpUser
 from streamd.config.options import Options, Permissions, User
 from streamd.net.client.password_checks import PasswordChecks
+from streamd.net.dashboard.doorkeeper import is_from_here
 from streamd.net.dashboard.grants import OPEN, Grant
 from streamd.net.dashboard.logins import Logins
 from streamd.net.dashboard.sessions import Sessions
@@ -189,3 +191,34 @@ def test_where_nobody_logs_in_a_grant_holds_until_somebody_has_to() -> None:
     assert grant.role == "administrator" and judge.is_valid(grant)
     judge.reload(Options(token="t"))
     assert not judge.is_valid(grant) and not judge.is_valid(OPEN)
+
+
+# --- which browser is on this host ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "headers", "is_here"),
+    [
+        ("localhost", "127.0.0.1", {}, True),
+        ("LOCALHOST:8222", "::1", {}, True),
+        ("127.0.0.1:8222", "::ffff:127.0.0.1", {}, True),
+        ("[::1]:8222", "::1", {}, True),
+        ("127.9.9.9", "127.9.9.9", {}, True),
+        ("localhost", "10.0.0.1", {}, False),
+        ("localhost", "", {}, False),
+        ("evil.example", "127.0.0.1", {}, False),
+        ("127.0.0.1.evil.example:8222", "127.0.0.1", {}, False),
+        ("localhost.evil.example", "127.0.0.1", {}, False),
+        ("x@127.0.0.1:8222", "127.0.0.1", {}, False),
+        ("[", "127.0.0.1", {}, False),
+        ("", "127.0.0.1", {}, False),
+        ("localhost", "127.0.0.1", {"Via": "1.1 proxy"}, False),
+        ("localhost", "127.0.0.1", {"X-Real-IP": "127.0.0.1"}, False),
+    ],
+)
+def test_a_browser_is_here_by_its_address_and_by_the_name_that_it_asks_for(
+    host: str, address: str, headers: dict[str, str], is_here: bool
+) -> None:
+    transport = SimpleNamespace(get_extra_info=lambda _: (address, 5) if address else None)
+    request = SimpleNamespace(host=host, headers=headers, transport=transport)
+    assert is_from_here(request) is is_here  # type: ignore[arg-type]
