@@ -50,6 +50,7 @@ class StreamImport:
         if refused:
             return errors.STREAM_RESTORE(err=refused)
         self._content.dedupe.forget_before(now_ns)
+        self._changes.make_room()  # once: all records of an entry are in one block
         at = 0
         while at < len(rows):
             first = rows[at][0]
@@ -83,7 +84,6 @@ class StreamImport:
     def _store(self, rows: list[Row], now_ns: int) -> None:
         """Store messages with consecutive seqs."""
         content = self._content
-        self._changes.make_room()
         ts = self._index.live.last_ts
         tss: list[int] = []
         msgs: list[Msg] = []
