@@ -213,11 +213,11 @@ class FastBatches:
         self, batch: FastBatch, first: Seq, count: int
     ) -> Iterable[tuple[int, PublishOutcome]]:
         """Record that the next `count` members are stored, as `first` and on. Yields the acks, each
-        with the place of its member."""
+        with the place of its member. The first may be owed since a member that was refused."""
         before, until = batch.seq, batch.seq + count
         while batch.acked + batch.every <= until:
             batch.seq = max(batch.seq, batch.acked + batch.every)
-            yield batch.seq - before - 1, self._advance(batch)
+            yield max(0, batch.seq - before - 1), self._advance(batch)
         batch.seq = until
         batch.last = first + count - 1
 

@@ -13,6 +13,7 @@ from streamd.machine import commands
 from streamd.machine.streams.fast_batches import APPEND, COMMIT, END, PING, START, TOO_NEW
 from tests.unit.machine.box import Box
 
+EXPECTING = b"NATS/1.0\r\nNats-Expected-Stream: X\r\n\r\n"  # another stream
 Told = list[tuple[int, list[Any]]]
 
 
@@ -80,6 +81,16 @@ def test_in_mode_ok_it_goes_on_and_the_count_is_that_of_the_client() -> None:
     assert do(box, member(PING, 7, ok=True)) == [(0, [gap(6, 8), ack(5, 4)])]
     assert do(box, member(COMMIT, 8, ok=True)) == [(0, [(3, 8, "b")])]
     assert box.live() == [1, 2, 3]
+
+
+def test_an_ack_that_a_refused_member_left_owing_comes_with_the_next_one() -> None:
+    """It was told to the member before the entry's first, which is its last: of another batch."""
+    box = fast()
+    do(box, member(START, 1, ok=True, flow=2), member(APPEND, 2, ok=True))
+    refused = do(box, member(APPEND, 3, ok=True), member(APPEND, 4, ok=True), headers=EXPECTING)
+    assert [answer["type"] for _, answers in refused for answer in answers] == ["err", "err"]
+    told = do(box, member(APPEND, 5, ok=True), member(START, 1, batch=b"other"))
+    assert told == [(0, [ack(4, 2)]), (1, [ack(0, 1), ack(1, 2)])]
 
 
 @pytest.mark.parametrize("ok", [False, True])
