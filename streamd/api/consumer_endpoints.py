@@ -113,20 +113,16 @@ def _create(request: Request, given: CreateConsumer, config: ConsumerConfig) -> 
             headers = sourcing_consumers.answer_headers(handle.machine.created_ns)
         request.answer(infos.consumer_info(request.context, handle, consumer), headers)
 
-    def created(consumer: Consumer) -> None:
-        if is_sourcing and existing is not None:
-            # It begins behind what was acknowledged, and numbers anew.
-            command = [commands.RESET_CONSUMER, request.context.clock.now_ns(), name, 0]
-            request.propose(handle, command, shown)
-        else:
-            shown(consumer)
-
     now_ns = request.context.clock.now_ns()
     most = account_limits.consumers_max(request.context, handle.machine.config)
     command = [commands.CREATE_CONSUMER, now_ns, name, normal, action, is_pedantic]
-    if most:
+    if is_sourcing:
+        # It begins behind what was acknowledged, and numbers anew, in the entry that has it send to
+        # another subject: there nothing may come of what it was.
+        command += [most, True]
+    elif most:
         command.append(most)
-    request.propose(handle, command, created)
+    request.propose(handle, command, shown)
 
 
 def _unused_name(handle: StreamHandle) -> str:

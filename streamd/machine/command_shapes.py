@@ -315,7 +315,7 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     ),
     commands.CONFIGURE: _shape(_is_stream_config, _is_uint),
     commands.CREATE_CONSUMER: _shape(
-        _is_name, _is_consumer_config, _is_text, _is_any, _is_uint, optional=1
+        _is_name, _is_consumer_config, _is_text, _is_any, _is_uint, _is_any, optional=2
     ),
     commands.DELETE_CONSUMER: _shape(_is_text, _is_uint, _is_text, _is_any, optional=1),
     commands.PAUSE_CONSUMER: _shape(_is_text, _is_int),

@@ -79,10 +79,11 @@ CONFIGURE = 13
 """[CONFIGURE, ts, config: dict, meta_index]: a new stream config, already committed by meta.
 Outcome: True or JsError."""
 CREATE_CONSUMER = 14
-"""[CREATE_CONSUMER, ts, name: str, config: dict, action: str, is_pedantic, most]: action is "",
-"create" or "update". `most`: so many consumers the account lets a stream have (absent or 0: any
-number). The consumer's uid is the entry's index. Outcome: Consumer (machine/consumers/consumer.py),
-or JsError."""
+"""[CREATE_CONSUMER, ts, name: str, config: dict, action: str, is_pedantic, most, begins_anew]:
+action is "", "create" or "update". `most`: so many consumers the account lets a stream have (absent
+or 0: any number). `begins_anew` (absent: False): if it exists, it is also reset to its ack floor.
+The consumer's uid is the entry's index. Outcome: Consumer (machine/consumers/consumer.py), or
+JsError."""
 DELETE_CONSUMER = 15
 """[DELETE_CONSUMER, ts, name: str, consumer_uid, reason, removes_later]: uid 0 = whatever has the
 name. reason "" (asked for) or "inactive". `removes_later` (absent: False): what only this consumer

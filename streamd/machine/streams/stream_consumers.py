@@ -81,14 +81,14 @@ class StreamConsumers:
         return True
 
     def apply_create(self, entry: Entry, command: Command, out: Effects) -> Consumer | JsError:
-        _, ts, name, config, action, _, *most = command
+        _, ts, name, config, action, _, *more = command
         refused = consumer_checks.check_create(
             name,
             config,
             action,
             stream_config=self.config,
             consumers=self.by_name,
-            account_max=most[0] if most else 0,
+            account_max=more[0] if more else 0,
         )
         if refused is not None:
             return refused
@@ -100,6 +100,8 @@ class StreamConsumers:
                 self._note_consumer(existing)
                 if self._content.limits.is_interest:
                     self._changes.remove(self._unwanted())
+            if more[1:] == [True]:
+                existing.reset(0)
             return existing
         consumer = Consumer.create(
             uid=entry.index, name=name, config=config, created_ns=ts, stream=self

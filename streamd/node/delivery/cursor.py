@@ -194,20 +194,24 @@ class Cursor:
         and CREATE_CONSUMER (an update), PAUSE_CONSUMER, RESET_CONSUMER of this consumer."""
         kind = command[0]
         if kind == commands.CREATE_CONSUMER:
+            self._on_reset()  # one that begins anew: before anything goes to another subject
             self._configure()
             self.pending.rescan()
         elif kind == commands.PAUSE_CONSUMER:
             self._pauses_under_way = max(0, self._pauses_under_way - 1)
         elif kind == commands.RESET_CONSUMER:
-            if self.pending.on_reset():
-                self._sender.position_due_ms = 0
-                self._activity.last_delivered_ns = self._activity.last_acked_ns = 0
+            self._on_reset()
         else:
             self.pending.on_applied(command)
         if tag:
             reply_empty = self._host.reply_empty
             for reply in tag:
                 reply_empty(reply)
+
+    def _on_reset(self) -> None:
+        if self.pending.on_reset():
+            self._sender.position_due_ms = 0
+            self._activity.last_delivered_ns = self._activity.last_acked_ns = 0
 
     def on_removed(self) -> bool:
         """Messages left the stream; False if that changes nothing for this consumer."""

@@ -422,7 +422,7 @@ class StreamGroup(Group):
                 bulk_delete.sweep()
         if kind in _NAMED_KINDS:
             hub.on_configured(command)
-            if kind == commands.RESET_CONSUMER:
+            if kind == commands.RESET_CONSUMER or command[7:] == [True]:
                 bulk_delete.sweep()  # of what it passes over
 
     def emit_outcomes(

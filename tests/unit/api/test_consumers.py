@@ -11,6 +11,7 @@ import pytest
 from streamd import subjects
 from streamd.api import consumer_configs
 from streamd.errors import JsError
+from streamd.machine import commands
 from streamd.types import AssetLimits
 from tests.unit.api.bed import Bed
 
@@ -564,3 +565,29 @@ def test_a_single_server_takes_no_threshold_for_another_than_the_one_filled_in(b
     limited = {"stream_name": "L", "config": {"name": "e"}, "action": "create"}
     for _ in range(2):
         bed.ask("CONSUMER.CREATE.L.e", limited)
+
+
+def test_a_copy_takes_its_consumer_of_a_work_queue_over_in_one_entry() -> None:
+    """Between two, one that turns it to the new subject and one that resets it, what the consumer
+    had under way went there under numbers that end with the reset."""
+    bed = Bed()
+    stream = bed.make("W", subjects=["w.>"], retention="workqueue")
+    for at in range(3):
+        stream.store(f"w.{at}")
+    config = {
+        "name": "JS_SRC_x", "ack_policy": "none", "deliver_subject": "$JS.S.one", "direct": True,
+        "sourcing": True, "flow_control": True, "idle_heartbeat": 10**9,
+    }  # fmt: skip
+    wanted = {"stream_name": "W", "config": config}
+    bed.ask_raw("CONSUMER.CREATE.W", wanted)
+    consumer = stream.machine.consumers["JS_SRC_x"]
+    delivered = [(1, 3, 1, False)]
+    stream.apply([commands.DELIVERED, bed.node.clock.now_ns(), consumer.uid, delivered, 0])
+    assert consumer.delivered_cseq == 3 and len(consumer.pending) == 3
+    applied = stream.machine.applied
+    config["deliver_subject"] = "$JS.S.another"
+    ((_, payload),) = bed.ask_raw("CONSUMER.CREATE.W", wanted)
+    answer = json.loads(payload)
+    assert stream.machine.applied == applied + 1
+    assert consumer.config["deliver_subject"] == "$JS.S.another" and not consumer.pending
+    assert answer["delivered"]["consumer_seq"] == 0 and answer["num_pending"] == 3
