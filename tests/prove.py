@@ -41,6 +41,7 @@ from tests.sim import crash, histories
 from tests.sim.__main__ import PLAIN, VARIED, Campaign, run_seed
 from tests.sim.mutants import MUTANTS, RARE, TAILED, hunt
 from tests.sim.mutants_copies import COPIED
+from tests.sim.mutants_features import FEATURED
 from tests.sim.mutants_varied import VARIED as VARIED_MUTANTS
 from tests.sim.seeds import FINDERS, PROOF, SHORT_MEMORY, VARIED_FINDERS, run_all
 
@@ -109,7 +110,7 @@ def _seed_steps(times: int) -> Iterator[Step]:
 
 
 def _variant_steps() -> Iterator[Step]:
-    for name in (*MUTANTS, *VARIED_MUTANTS, *TAILED, *COPIED):
+    for name in (*MUTANTS, *VARIED_MUTANTS, *TAILED, *COPIED, *FEATURED):
         yield Step("variants", name, partial(_variant, name))
     for name, world in RARE.items():
         if world.caught_by:

@@ -1,5 +1,6 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
-[--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted | --copies]
+[--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted | --copies |
+--origins | --features | --archives]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -31,6 +32,7 @@ from tests.sim.faults import (
     harsh_world,
     sizes_world,
 )
+from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
 from tests.sim.world import SECOND, Violation, World
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
@@ -145,7 +147,6 @@ GROWTH_DEEDS = (
 PLAIN, HARSH, VARIED = "plain", "harsh", "varied"
 DISKS, SIZES, GROWTH = "disks", "sizes", "growth"
 ENCRYPTED = "encrypted"
-COPIES = "copies"
 TAILS = "tails"  # of what was acknowledged and is lost
 
 
@@ -156,6 +157,31 @@ _DEEDS_OF = {
     GROWTH: GROWTH_DEEDS,
     TAILS: TAILS_DEEDS,
     COPIES: ("acked", "mirrored", "sourced", "step-downs"),
+    ARCHIVES: ("acked", "archived messages", "archives", "consumers restored", "restores"),
+    ORIGINS: (
+        "acked",
+        "incarnations copied",
+        "mirrored from afar",
+        "sourced from a queue",
+        "sourced from recreated streams",
+        "stream deletes",
+    ),
+    FEATURES: (
+        "acked",
+        "expired",
+        "fast acks",
+        "fast batches ended",
+        "fast gaps",
+        "fast members",
+        "fast refusals",
+        "fired",
+        "increments",
+        "increments found again",
+        "increments together",
+        "markers",
+        "schedules",
+        "step-downs",
+    ),
 }
 
 
@@ -176,16 +202,17 @@ def run_seed(
     is_verbose: bool = False,
     world: DirectedWorld | None = None,
     is_varied: bool = False,
-    is_copying: bool = False,
+    about: str = "",
 ) -> Outcome:
-    """Run one seed from birth to examination; in a `world` with chosen faults, if there is one."""
+    """Run one seed from birth to examination; in a `world` with chosen faults, if there is one.
+    `about`: see plan."""
     is_varied = is_varied or (world is not None and world.is_varied)
     cluster = SimCluster(
         seed,
         is_verbose=is_verbose,
         directed=world,
         is_varied=is_varied,
-        is_copying=is_copying,
+        about=about,
     )
     return _outcome(seed, cluster.world, cluster.run)
 
@@ -218,7 +245,22 @@ def run_varied_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
 
 def run_copies_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     """As `run_seed`, with streams that copy others; with odd seeds links break, and little else."""
-    return run_seed(seed, is_verbose=is_verbose, world=copies_world(seed), is_copying=True)
+    return run_seed(seed, is_verbose=is_verbose, world=copies_world(seed), about=COPIES)
+
+
+def run_features_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, on five nodes, with counters, schedules, fast batches and lives."""
+    return run_seed(seed, is_verbose=is_verbose, about=FEATURES)
+
+
+def run_origins_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_copies_seed`, on five nodes, of origins that come and go, empty, or are far away."""
+    return run_seed(seed, is_verbose=is_verbose, world=copies_world(seed), about=ORIGINS)
+
+
+def run_archives_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, on five nodes, with archives of streams, and streams made of them."""
+    return run_seed(seed, is_verbose=is_verbose, about=ARCHIVES)
 
 
 def run_disks_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
@@ -256,6 +298,9 @@ RUN: dict[str, Callable[..., Outcome]] = {
     TAILS: run_tails_seed,
     ENCRYPTED: run_encrypted_seed,
     COPIES: run_copies_seed,
+    FEATURES: run_features_seed,
+    ORIGINS: run_origins_seed,
+    ARCHIVES: run_archives_seed,
 }
 
 
@@ -290,7 +335,6 @@ class Campaign:
         if self.kind in (HARSH, ENCRYPTED):
             return []
         if self.kind != PLAIN:
-            wanted = _DEEDS_OF[self.kind]
             wanted = _DEEDS_OF[self.kind]
             return [name for name in wanted if not self.counts[name]]
         faults = [kind for kind in (*KINDS, *SINGLE) if not self.counts[f"fault {kind}"]]
@@ -337,6 +381,13 @@ def main() -> int:
     parser.add_argument("--tails", action="store_true", help="what was acknowledged is lost")
     parser.add_argument("--encrypted", action="store_true", help="harsh, with encrypted disks")
     parser.add_argument("--copies", action="store_true", help="mirrors and sources")
+    parser.add_argument(
+        "--features", action="store_true", help="counters, schedules, fast batches, lives"
+    )
+    parser.add_argument(
+        "--origins", action="store_true", help="copies of what comes and goes, empties, or is far"
+    )
+    parser.add_argument("--archives", action="store_true", help="archives, and streams of them")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--hashes", action="store_true", help="print each seed's trace hash")
     args = parser.parse_args()

@@ -22,15 +22,26 @@ from streamd.raft.core import RaftCore
 from streamd.raft.messages import AppendReply, Certify, Message, VoteReply
 from streamd.raft.ready import Ready
 from streamd.store.blocks.block_codec import BlockCodec
-from streamd.store.blocks.record_format import MSG, scan
+from streamd.store.blocks.record_format import MSG, Record, scan
 from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
+from tests.sim.cuts import cut_of_machine
 from tests.sim.disk import SimDisk
 from tests.sim.durability import Durability
+from tests.sim.feature_models import FeatureModel
 from tests.sim.growth import AckDisks
 from tests.sim.node import FoldColumns
 from tests.sim.owed import Owed
 from tests.sim.world import Violation, World, need
+
+# What these store is not, or need not be, what they bring.
+_MADE = frozenset(
+    (
+        commands.COPY, commands.STORE_SCHEDULED, commands.STORE_SCHEDULED_BATCH, commands.FIRE,
+        commands.STORE_FAST, commands.IMPORT,
+    )
+)  # fmt: skip
+_STORING = _MADE | {commands.STORE, commands.STORE_BATCH, commands.EXPIRE}
 
 
 class Truth:
@@ -46,7 +57,14 @@ class Truth:
         self.removals = 0  # how often messages left in steps
         self.markers = 0  # of subjects that age has emptied
         self.owed: Owed | None = None  # who wants what, if that is looked at
+        self.features: FeatureModel | None = None  # likewise, of counters, schedules, ...
+        self.cuts: dict[Index, str] | None = None  # by index, from when somebody wants them
         self._columns = columns
+
+    def begin_cuts(self) -> None:
+        """Keep from now on what the stream and its consumers are at each index."""
+        if self.cuts is None:
+            self.cuts = {self.last: cut_of_machine(self.machine)}
 
     @property
     def last(self) -> Index:
@@ -61,6 +79,8 @@ class Truth:
         """Apply the next entry, committed in `term`; return what the meta machine says of it."""
         out = Effects()
         copy = Entry(entry.term, entry.index, entry.data, tag=entry.index)
+        if self.features is not None:
+            self.features.before(copy)
         self.machine.apply(copy, out)
         need(not out.ignored, f"an entry that is no command was committed: {out.ignored}")
         self.entries.append((entry.term, entry.chain))
@@ -70,6 +90,12 @@ class Truth:
             for op in out.block_ops:
                 self._columns.note(op)
             self._note_content(copy, out)
+            if self.features is not None and copy.command is not None:
+                is_storing = copy.command[0] in _STORING
+                stored = _appended(out) if is_storing else []
+                self.features.after(copy.command, stored, out)
+            if self.cuts is not None:
+                self.cuts[self.last] = cut_of_machine(self.machine)
             if self.owed is not None:
                 self.owed.note(copy)
                 wrong = self.owed.differences() if entry.index % 4 == 0 else ""
@@ -80,7 +106,10 @@ class Truth:
         command = entry.command
         if command is None:
             return
-        if command[0] == commands.STORE:
+        if command[0] in _MADE or self.machine.limits.is_counter:
+            if command[0] in _STORING:
+                self._note_appended(out)
+        elif command[0] == commands.STORE:
             outcome = out.outcomes[-1][1]
             assert isinstance(outcome, list | range), outcome
             for msg, result in zip(command[2], outcome, strict=True):
@@ -96,23 +125,20 @@ class Truth:
             self.rewrites += 1
         elif command[0] == commands.REMOVE:
             self.removals += 1
-        elif command[0] == commands.COPY:
-            self._note_appended(out)
         elif command[0] == commands.EXPIRE:  # it may leave markers
             self.markers += self._note_appended(out)
 
     def _note_appended(self, out: Effects) -> int:
-        return sum(
-            self._note_records(bytes(op[3]))
-            for op in out.block_ops
-            if len(op) == 4 and op[0] == APPEND
-        )
-
-    def _note_records(self, blob: bytes) -> int:
-        found = [record for record in scan(blob) if record.type == MSG]
+        found = _appended(out)
         for record in found:
             self.content[record.seq] = (record.subject, record.headers, record.payload)
         return len(found)
+
+
+def _appended(out: Effects) -> list[Record]:
+    """Messages that an entry has stored."""
+    blobs = [bytes(op[3]) for op in out.block_ops if len(op) == 4 and op[0] == APPEND]
+    return [record for blob in blobs for record in scan(blob) if record.type == MSG]
 
 
 def _print_of(machine: Any) -> tuple[int, int, int]:
@@ -129,6 +155,7 @@ class Checkers:
         self.durability = Durability(world, disks, self.assets)
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
         self.sees_owed = False
+        self.sees_features = False
         self.voters: Callable[[Uid], set[NodeId]] = lambda uid: set()  # in force now
         self.ack_disks: AckDisks | None = None
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
@@ -253,6 +280,8 @@ class Checkers:
         truth = self.truths[uid] = Truth(machine, columns)
         if self.sees_owed:
             truth.owed = Owed(machine)
+        if self.sees_features:
+            truth.features = FeatureModel(machine)
         return truth
 
     def on_send(self, sender: NodeId, receiver: NodeId, uid: Uid, messages: list[Message]) -> None:

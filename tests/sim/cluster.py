@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from streamd import limits
 from streamd.errors import JsError
+from streamd.machine import commands
 from streamd.machine.base import IS_NEVER
 from streamd.machine.meta import StreamAsset
 from streamd.machine.streams import stream_consumers
@@ -18,15 +19,19 @@ from streamd.node.stream_groups import delivery_hub
 from streamd.store.blocks import block_writer
 from streamd.store.blocks.tail_cache import CacheBudget, TailCache
 from streamd.store.frames.keyring import EncryptionKeys
-from streamd.types import META_UID, NodeId, StoredMsg, Uid
+from streamd.types import META_UID, Msg, NodeId, StoredMsg, Uid
+from tests.sim.archives import ArchivesClient, await_none_restoring, draw_archives
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.copies import CopyChecks, draw_copies
 from tests.sim.drain import Drain
 from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
+from tests.sim.feature_worlds import NODES, FeatureClient, FeaturePromises, draw_features
 from tests.sim.growth import AckDisks
 from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
+from tests.sim.origins import OriginChecks, OriginsClient, draw_origins
+from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
 from tests.sim.plan import draw as draw_plain
 from tests.sim.varied import VariedClient, draw_varied
 from tests.sim.wires import SimWires
@@ -44,6 +49,14 @@ BORN_US = 20 * SECOND
 DRAINED_SHARE = 0.3
 SCRUB_EVERY_S = (0.5, 3.0, 60.0)  # one of them for a run; the last is longer than it
 
+_DRAW = {
+    COPIES: draw_copies,
+    ORIGINS: draw_origins,
+    FEATURES: draw_features,
+    ARCHIVES: draw_archives,
+}
+_OF_FIVE = (ORIGINS, FEATURES, ARCHIVES)  # worlds of as many nodes
+
 
 class SimCluster:
     """All of one run."""
@@ -55,32 +68,40 @@ class SimCluster:
         is_verbose: bool = False,
         directed: DirectedWorld | None = None,
         is_varied: bool = False,
-        is_copying: bool = False,
+        about: str = "",
     ) -> None:
+        """`about`: see plan."""
         self.world = World(seed, is_verbose=is_verbose)
         rng = self.rng = self.world.rng("cluster")
         self.net = SimNet(self.world)
         node_count = rng.choice((3, 3, 3, 5))
         if is_varied and self.world.rng("alone").random() < ALONE_SHARE:
             node_count = 1
+        if about in _OF_FIVE:
+            node_count = NODES
         if directed is not None and directed.node_count:
             node_count = directed.node_count
         self.names: list[NodeId] = [f"n{at}" for at in range(1, 1 + node_count)]
         self.hosts = {name: Host(name, self.world, self.net, self.names) for name in self.names}
         self.checkers = Checkers(self.world, {name: h.disk for name, h in self.hosts.items()})
         self.is_varied = is_varied
-        draw = draw_varied if is_varied else draw_plain
-        if is_copying:
-            draw = draw_copies
-        self._copies = CopyChecks(self) if is_copying else None
+        self._about = about
+        self._copies: CopyChecks | OriginChecks | None = None
+        if about == COPIES:
+            self._copies = CopyChecks(self)
+        elif about == ORIGINS:
+            self._copies = OriginChecks(self)
+        draw = _DRAW.get(about, draw_varied if is_varied else draw_plain)
         self.plan = draw(self.world.rng("plan"), len(self.names))
         self.has_two_disks = directed is not None and directed.has_two_disks
         if directed is not None:
             self.plan.actions.update(directed.actions)
         self.checkers.sees_owed = is_varied
+        self.checkers.sees_features = about == FEATURES
         self.checkers.voters = self._voters
         self.ledger = Ledger(self.world, self.checkers)
         self.ledger.has_deletions = is_varied
+        self._features = FeaturePromises(self) if about == FEATURES else None
         self.clients: dict[bytes, Client] = {}
         self._listeners: dict[bytes, SimWires] = {}  # streams that copy, by their subjects
         for at in range(rng.randint(2, 4)):
@@ -106,6 +127,12 @@ class SimCluster:
         return rng.choices(list(actions), list(actions.values()))[0]
 
     def make_client(self, name: bytes) -> Client:
+        if self._features is not None:
+            return FeatureClient(name, self, self._features)
+        if self._about == ARCHIVES:
+            return ArchivesClient(name, self)
+        if self._about == ORIGINS:
+            return OriginsClient(name, self, self.ledger)
         kind = VariedClient if self.is_varied else Client
         return kind(name, self, self.ledger)
 
@@ -246,8 +273,13 @@ class SimCluster:
             if self._copies is not None:
                 self._copies.await_copied()
                 self._copies.check()
+            if self._features is not None:
+                self._features.settle()
+            if self._about == ARCHIVES:
+                await_none_restoring(self)
             share = 2 * DRAINED_SHARE if self.is_varied else DRAINED_SHARE
-            if self.world.rng("drain").random() < share:
+            is_drained = self.world.rng("drain").random() < share
+            if is_drained and self._about not in (FEATURES, ARCHIVES):
                 Drain(self).run()
             self._examine()
         for host in self.hosts.values():
@@ -463,7 +495,7 @@ class _Probes:
     def start(self) -> None:
         for name in self._cluster.names:
             for asset in self._cluster.assets():
-                if asset.name in self._cluster.plan.copies:
+                if asset.name in self._cluster.plan.copies or asset.config.get("restoring"):
                     continue  # nobody publishes there
                 if not self._lost or (self._lost != name and self._has_majority(asset)):
                     self._open.add((name, asset.name))
@@ -477,7 +509,7 @@ class _Probes:
             node, process = cluster.hosts[node_name].node, cluster.hosts[node_name].process
             handle = node.stream(stream) if node is not None else None
             if handle is not None and process is not None:
-                msg = (f"{stream}.probe".encode(), b"", b"probe")
+                msg = _probe_of(stream, handle.config)
                 reply = f"{node_name}/{stream}".encode()
                 process.run(handle.publish, [msg], [reply], self)
         cluster.world.after(700 * MS, self._send)
@@ -485,7 +517,8 @@ class _Probes:
     def publish_acks(self, stream: bytes, replies: list[bytes], outcomes: Any) -> None:
         for reply, outcome in zip(replies, outcomes, strict=True):
             is_full = isinstance(outcome, JsError) and outcome.err_code == STORE_FAILED
-            if type(outcome) is int or is_full:
+            is_counted = type(outcome) is tuple and outcome[0] == commands.COUNTED
+            if type(outcome) is int or is_full or is_counted:
                 node_name, name = reply.decode().split("/")
                 self._open.discard((node_name, name))
 
@@ -534,6 +567,12 @@ class _Probes:
             known = {} if node is None else {u: node.leader_of(u) for u in (0, *cluster.uids())}
             texts.append(f"{host.name} leads {leads}, {whole}, knows leaders {known}")
         return "; ".join(texts)
+
+
+def _probe_of(stream: str, config: Mapping[str, Any]) -> Msg:
+    if config.get("allow_msg_counter"):
+        return (f"{stream}.probe".encode(), b"NATS/1.0\r\nNats-Incr: 1\r\n\r\n", b"")
+    return (f"{stream}.probe".encode(), b"", b"probe")
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class CopyChecks:
         for name, origin in ((MIRROR, first), (FILTERED, second)):
             for seq, msg in self._truth(name).content.items():
                 need(seq in origin.content, f"{name} has {seq}, which its origin never had")
-                need(msg == _cleaned(origin.content[seq]), f"{name} has another {seq}")
+                need(msg == cleaned(origin.content[seq]), f"{name} has another {seq}")
                 self._world.counts["mirrored"] += 1
         self._check_sourced({_FIRST: first, _SECOND: second})
 
@@ -108,12 +108,18 @@ class CopyChecks:
 
 
 def _origin_of(msg: Msg) -> tuple[str, Seq]:
-    words = (get(msg[1], b"Nats-Stream-Source") or b"").split(b" ")
-    need(len(words) > 1, f"{msg} does not say where it comes from")
-    return words[0].decode(), int(words[1])
+    words = origin_words(msg)
+    return words[0], int(words[1])
 
 
-def _cleaned(msg: Msg) -> Msg:
+def origin_words(msg: Msg) -> list[str]:
+    """Return where a message comes from: stream, seq, filters, destinations, subject, identity."""
+    words = (get(msg[1], b"Nats-Stream-Source") or b"").decode().split(" ")
+    need(len(words) == 6, f"{msg} does not say where it comes from")
+    return words
+
+
+def cleaned(msg: Msg) -> Msg:
     """The message as a mirror stores it."""
     subject, headers, payload = msg
     lines = headers.split(b"\r\n")

@@ -44,6 +44,7 @@ from tests.sim import growth
 from tests.sim.disk import SimDisk
 from tests.sim.faults import DirectedWorld
 from tests.sim.mutants_copies import COPIED
+from tests.sim.mutants_features import FEATURED, OF_WORLDS
 from tests.sim.mutants_varied import VARIED
 
 SEEDS_MAX = 500  # within as many each variant must be caught
@@ -60,7 +61,7 @@ def broken(name: str) -> Iterator[None]:
         undo.append((owner, attribute, owner.__dict__[attribute]))
         setattr(owner, attribute, value)
 
-    (MUTANTS | _RARE | VARIED | TAILED | COPIED)[name](replace)
+    (MUTANTS | _RARE | VARIED | TAILED | COPIED | FEATURED)[name](replace)
     try:
         yield
     finally:
@@ -596,14 +597,17 @@ def hunt(
     world: DirectedWorld | None = None,
 ) -> tuple[int, str]:
     """Return the first seed that catches a variant, and what it saw; (0, "") if none does."""
-    from tests.sim.__main__ import run_copies_seed, run_seed, run_tails_seed
+    from tests.sim.__main__ import RUN, run_copies_seed, run_seed, run_tails_seed
 
+    about = next((about for about, mutants in OF_WORLDS.items() if name in mutants), "")
     with broken(name):
         for seed in range(first_seed, first_seed + seeds):
             if name in TAILED:
                 outcome = run_tails_seed(seed)
             elif name in COPIED:
                 outcome = run_copies_seed(seed)
+            elif about:
+                outcome = RUN[about](seed)
             else:
                 outcome = run_seed(seed, world=world, is_varied=name in VARIED)
             if outcome.violation:
@@ -619,7 +623,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
     escaped = 0
-    names = args.names or [*MUTANTS, *VARIED, *TAILED, *COPIED]
+    names = args.names or [*MUTANTS, *VARIED, *TAILED, *COPIED, *FEATURED]
     for name in names:
         world = RARE.get(name)
         seed, text = hunt(name, first_seed=args.first_seed, seeds=args.seeds, world=world)

@@ -17,6 +17,12 @@ ALONE = "O"  # one replica
 EVERYWHERE = "F"  # five replicas
 IN_MEMORY = "M"
 
+# What a world may be about, beside the plain and the varied ones.
+COPIES = "copies"  # mirrors and sources
+ORIGINS = "origins"  # of copies: they come and go, are work queues, or far away
+FEATURES = "features"  # counters, schedules, fast batches, lives
+ARCHIVES = "archives"  # of streams, and streams made of them
+
 # Action of a client -> how often, relative to the others.
 ACTIONS: dict[str, float] = {
     "publish": 10.0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.sim.__main__ import (
-    COPIES,
     DISKS,
     ENCRYPTED,
     GROWTH,
@@ -17,6 +16,7 @@ from tests.sim.__main__ import (
     VARIED,
     Campaign,
 )
+from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
 from tests.sim.shortage import short_memory
 
 SHORT_MEMORY = "short memory"  # plain worlds within tests/sim/shortage.py
@@ -33,6 +33,9 @@ SPREAD: dict[str, range] = {
     TAILS: range(1, 13, 3),
     COPIES: range(1, 92, 31),
     ENCRYPTED: range(1, 42, 20),
+    FEATURES: range(1, 32, 30),
+    ARCHIVES: range(1, 32, 30),
+    ORIGINS: range(1, 32, 30),
 }
 # As many from 1 on for the proof, times its `--times`.
 PROOF: dict[str, int] = {
@@ -46,6 +49,9 @@ PROOF: dict[str, int] = {
     TAILS: 101,
     COPIES: 90,
     ENCRYPTED: 41,
+    FEATURES: 101,
+    ARCHIVES: 101,
+    ORIGINS: 101,
 }
 
 # Seeds that once found a bug, in the worlds of their day.

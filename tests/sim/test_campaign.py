@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.__main__ import (
-    COPIES,
     DISKS,
     ENCRYPTED,
     GROWTH,
@@ -16,6 +15,7 @@ from tests.sim.__main__ import (
     Campaign,
     run_seed,
 )
+from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
 from tests.sim.seeds import FINDERS_OF_EACH_CHANGE, SHORT_MEMORY, SPREAD, VARIED_FINDERS, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +28,10 @@ def check(campaign: Campaign, *, acked_per_seed: int) -> None:
     assert campaign.counts["acked"] > acked_per_seed * campaign.seeds
 
 
-@pytest.mark.parametrize("kind", [PLAIN, VARIED, DISKS, SIZES, GROWTH, COPIES])
+@pytest.mark.parametrize(
+    "kind",
+    [PLAIN, VARIED, DISKS, SIZES, GROWTH, COPIES, ORIGINS, FEATURES, ARCHIVES],
+)
 def test_no_promise_is_broken_whatever_fails(kind: str) -> None:
     """Clusters and single servers under faults: kills, power cuts, links, disks, membership."""
     campaign = run_all(SPREAD[kind], kind)

@@ -1,0 +1,150 @@
+"""Broken variants of counters, schedules, fast batches and lives; of origins that come and go; and
+of archives: each kind is caught by worlds that are about it (`plan`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamd.api import stream_snapshots
+from streamd.api.restores import Restores
+from streamd.machine.indexes.seqset import SeqSet
+from streamd.machine.streams.expiry import Expiry
+from streamd.machine.streams.fast_batches import Answers, FastBatch, FastBatches, Row
+from streamd.machine.streams.origins import Origins
+from streamd.machine.streams.stream_storing import StreamStoring
+from streamd.node.importing.origin_link import OriginLink
+from streamd.node.stream_groups.stream_cut import StreamCut
+from tests.sim import features
+from tests.sim.plan import ARCHIVES, FEATURES, ORIGINS
+
+Replace = Callable[[Any, str, Any], None]
+Mutant = Callable[[Replace], None]
+
+
+# --- counters, schedules, fast batches, lives -----------------------------------------------------
+
+
+def gaps_untold(replace: Replace) -> None:
+    """A fast batch goes on behind a gap, and nobody hears of it."""
+    admit = FastBatches.admit
+
+    def silent(batches: FastBatches, row: Row, answers: Answers) -> FastBatch | None:
+        found: Answers = []
+        batch = admit(batches, row, found)
+        answers += [each for each in found if '"gap"' not in str(each)]
+        return batch
+
+    replace(FastBatches, "admit", silent)
+
+
+def fired_whatever_was_due(replace: Replace) -> None:
+    """An entry that fires a schedule does so whatever the schedule's next time is by then."""
+    apply = StreamStoring.apply_fire
+
+    def hasty(storing: StreamStoring, entry: Any, command: Any, out: Any) -> int:
+        for item in command[2]:
+            due = storing._content.schedules.find(item[0])
+            if due is not None:
+                item[1], item[2] = due.seq, due.ns
+        return apply(storing, entry, command, out)
+
+    replace(StreamStoring, "apply_fire", hasty)
+
+
+def expired_early(replace: Replace) -> None:
+    """What has a life ends half a second before its time."""
+    plan = Expiry.plan
+
+    def hasty(expiry: Expiry, now_ns: int, limits: Any) -> Any:
+        found = plan(expiry, now_ns + 500_000_000, limits)
+        if found is not None:
+            found[1] = now_ns
+        return found
+
+    replace(Expiry, "plan", hasty)
+
+
+def lives_forgotten(replace: Replace) -> None:
+    """A snapshot does not bring back which messages have lives of their own."""
+    replace(Expiry, "load", lambda expiry, state: None)
+
+
+def _of_patches(patches: list[features.Patch]) -> Mutant:
+    def broken(replace: Replace) -> None:
+        for owner, word, value in patches:
+            replace(owner, word, value)
+
+    return broken
+
+
+# --- origins --------------------------------------------------------------------------------------
+
+
+def identity_ignored(replace: Replace) -> None:
+    """The position in an origin holds for the next stream of its name as well."""
+
+    def of(origins: Origins, name: str, identity: str) -> int:
+        found = origins.positions.get(name)
+        return found.seq if found is not None else 0
+
+    replace(Origins, "of", of)
+
+
+def acked_before_it_is_stored(replace: Replace) -> None:
+    """A work queue hears that messages are taken as soon as they came."""
+    flush = OriginLink.flush
+
+    def hasty(link: OriginLink) -> None:
+        owed = link._owed
+        for at, (_, *rest) in enumerate(owed):
+            owed[at] = (0, *rest)  # type: ignore[assignment]
+        link._answer()
+        flush(link)
+
+    replace(OriginLink, "flush", hasty)
+
+
+# --- archives -------------------------------------------------------------------------------------
+
+
+def deleted_ones_in_the_archive(replace: Replace) -> None:
+    """An archive has what was deleted and is still in the blocks."""
+    init = StreamCut.__init__
+
+    def greedy(cut: StreamCut, *arguments: Any, **more: Any) -> None:
+        init(cut, *arguments, **more)
+        cut._deleted = SeqSet()
+
+    replace(StreamCut, "__init__", greedy)
+
+
+def pending_not_archived(replace: Replace) -> None:
+    """An archive does not say what a consumer has given and waits for."""
+    archived = stream_snapshots._archived
+
+    def hasty(consumers: Any) -> Any:
+        return [each._replace(pending=[]) for each in archived(consumers)]
+
+    replace(stream_snapshots, "_archived", hasty)
+
+
+def abandoned_restores_stay(replace: Replace) -> None:
+    """A stream that nobody restores any more stays neither whole nor gone."""
+    replace(Restores, "sweep", lambda restores: None)
+
+
+def _named(*mutants: Mutant) -> dict[str, Mutant]:
+    return {mutant.__name__: mutant for mutant in mutants}
+
+
+OF_WORLDS: dict[str, dict[str, Mutant]] = {
+    FEATURES: _named(gaps_untold, fired_whatever_was_due, expired_early, lives_forgotten)
+    | {name: _of_patches(patches) for name, patches in features.MUTANTS.items()},
+    ORIGINS: _named(identity_ignored, acked_before_it_is_stored),
+    ARCHIVES: _named(deleted_ones_in_the_archive, pending_not_archived, abandoned_restores_stay),
+}
+"""Variants by what the worlds are about that catch them."""
+FEATURED: dict[str, Mutant] = {
+    name: mutant for mutants in OF_WORLDS.values() for name, mutant in mutants.items()
+}
