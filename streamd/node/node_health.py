@@ -9,6 +9,7 @@ from streamd.machine.meta import StreamAsset
 from streamd.node.cluster.turn_reports import TurnReports
 from streamd.node.context import NodeContext
 from streamd.node.identity.store_watch import StoreWatch
+from streamd.node.integrity.consistency_check import ConsistencyCheck
 from streamd.node.integrity.corruption import CorruptionRepair
 from streamd.node.integrity.damage_log import DamageLog
 from streamd.node.integrity.discarded_entries import DiscardedEntries
@@ -17,6 +18,7 @@ from streamd.node.ports import LogWaits
 from streamd.node.recovery.forced_election import ForcedElection
 from streamd.node.recovery.lost_copies import lost_copy_reason
 from streamd.node.replicas.failed_replicas import FailedReplicas
+from streamd.node.replicas.replica_table import ReplicaTable
 from streamd.node.resources.stall_detector import StallDetector
 from streamd.types import StreamKey, Uid
 
@@ -30,11 +32,15 @@ class StreamHealth:
         failed: FailedReplicas,
         corruption: CorruptionRepair,
         forced_election: ForcedElection,
+        consistency: ConsistencyCheck,
+        table: ReplicaTable,
     ) -> None:
         self._context = context
         self._failed = failed
         self._corruption = corruption
         self._forced_election = forced_election
+        self._consistency = consistency
+        self._table = table
 
     def damage_reasons(self) -> dict[Uid, str]:
         """Return why copies of streams are damaged here; what is left of them is served."""
@@ -50,6 +56,15 @@ class StreamHealth:
             is_stuck=self._forced_election.is_stuck(asset),
             damage=self._corruption.reasons.get(asset.uid, ""),
         )
+
+    def counts(self) -> dict[str, int]:
+        """Return how many copies here are wrong now, were found to be, and were mended."""
+        return {
+            "damaged_streams": len(self._corruption.reasons),
+            "drifted_replicas": self._consistency.drift_count,
+            "repaired_blocks": self._corruption.repaired_count,
+            "renewed_replicas": self._table.renewed_count,
+        }
 
 
 class LocalHealth:
@@ -69,6 +84,7 @@ class LocalHealth:
         self.latencies = latencies
         self._store_watch = store_watch
         self._stall = stall
+        self._streams = streams
         self._damage_log = damage_log
         self._scrubber = scrubber
         self._discarded = discarded
@@ -96,12 +112,17 @@ class LocalHealth:
         return self._discarded.reasons
 
     def counts(self) -> dict[str, int]:
-        """Return what was found wrong with this node's copies since its start, and how much was
-        read to find out."""
-        return {
+        """Return what was found wrong with this node's copies since its start, what became of it,
+        and how much was read to find out."""
+        scrub = self._scrubber.status
+        return self._streams.counts() | {
             "incarnation_conflicts": self._damage_log.conflict_count,
             "damages": self._damage_log.damage_count,
             "scrubbed_bytes": self._scrubber.read_bytes,
+            "scrub_rounds": scrub.rounds,
+            "scrub_files": scrub.files,
+            "scrub_files_left": scrub.files_left,
+            "scrub_skipped": scrub.skipped,
             "tails_set_aside": self._discarded.count,
             "tails_open": self._discarded.open_count,
             "tails_kept": len(self._discarded.found),

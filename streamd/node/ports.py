@@ -321,8 +321,8 @@ class NodeHealth(Protocol):
 
     @property
     def latencies(self) -> Mapping[str, LatencyHistogram]:
-        """Durations since the start: of writes of the log, `log_write`, and of groups' turns,
-        `turn`."""
+        """Durations since the start: of writes of the log, `log_write`, of groups' turns, `turn`,
+        and of what applied committed entries in them, `apply`."""
 
     def log_waits(self) -> LogWaits:
         """Return how long appends to the log have waited for the disk."""
@@ -343,8 +343,8 @@ class NodeHealth(Protocol):
         """Return, by stream, what was acknowledged, or may have been, and is only kept aside."""
 
     def counts(self) -> dict[str, int]:
-        """Return what was found wrong with this node's copies since its start, and how much was
-        read to find out."""
+        """Return what was found wrong with this node's copies since its start, what became of it,
+        and how much was read to find out."""
 
 
 class MemberInfo(TypedDict):

@@ -216,7 +216,7 @@ def wire(base: Base, store: OpenedStore) -> NodeParts:
         stall,
         LogRetention(context, groups, table, integrity.failed),
         _infos(base, context, integrity, cluster, recovery, table),
-        _health(context, integrity, recovery, reports, stall, runner),
+        _health(context, integrity, recovery, reports, stall, runner, table),
     )
     _serve_peers(base, parts)
     return parts
@@ -420,9 +420,15 @@ def _health(
     reports: TurnReports,
     stall: StallDetector,
     runner: GroupRunner,
+    table: ReplicaTable,
 ) -> LocalHealth:
     streams = StreamHealth(
-        context, integrity.failed, integrity.corruption, recovery.forced_election
+        context,
+        integrity.failed,
+        integrity.corruption,
+        recovery.forced_election,
+        integrity.consistency,
+        table,
     )
     return LocalHealth(
         integrity.store_watch,
@@ -432,7 +438,11 @@ def _health(
         integrity.scrubber,
         integrity.discarded,
         reports,
-        {"log_write": context.wal.write_times, "turn": runner.turn_times},
+        {
+            "log_write": context.wal.write_times,
+            "turn": runner.turn_times,
+            "apply": runner.apply_times,
+        },
     )
 
 

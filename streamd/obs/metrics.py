@@ -50,6 +50,8 @@ _REPLICA_GAUGES: dict[str, Callable[[Row], float]] = {
     "streamd_replica_current": lambda stream: _number(stream["current"]),
     "streamd_replica_lag": lambda stream: _number(stream["lag"]),
     "streamd_replica_applied": lambda stream: _number(stream["applied"]),
+    "streamd_replica_equal": lambda stream: _checkpoint(stream, "equal"),
+    "streamd_replica_differing": lambda stream: _checkpoint(stream, "differing"),
 }
 _META_GAUGES = {
     "streamd_meta_cluster_size": "cluster_size",
@@ -62,7 +64,20 @@ _CARE_COUNTERS = {
         "Files or snapshots of another stream of the same name, found and not used",
     ),
     "damages": ("streamd_damages", "Damaged or missing files of streams found"),
+    "repaired_blocks": (
+        "streamd_repaired_blocks",
+        "Damaged blocks that whole ones of other servers took the place of",
+    ),
+    "renewed_replicas": (
+        "streamd_renewed_replicas",
+        "Damaged or differing replicas that were begun anew from other servers",
+    ),
+    "drifted_replicas": (
+        "streamd_drifted_replicas",
+        "Replicas here that did not hold what a majority of their group holds",
+    ),
     "scrubbed_bytes": ("streamd_scrubbed_bytes", "Bytes of files read to verify them"),
+    "scrub_rounds": ("streamd_scrub_rounds", "Times that all files were read to verify them"),
     "tails_set_aside": (
         "streamd_tails_set_aside",
         "Times that log entries which were acknowledged, or may have been, went to trash/",
@@ -81,6 +96,16 @@ _CARE_COUNTERS = {
     ),
 }
 _CARE_GAUGES = {
+    "scrub_files": ("streamd_scrub_files", "Files to verify in this round, or in the last one"),
+    "scrub_files_left": ("streamd_scrub_files_left", "Files not yet verified in this round"),
+    "scrub_skipped": (
+        "streamd_scrub_skipped_files",
+        "Files that could not be read at the moment in this round, or in the last one",
+    ),
+    "damaged_streams": (
+        "streamd_damaged_streams",
+        "Streams whose copy here is damaged and not repaired yet",
+    ),
     "tails_kept": ("streamd_tails_kept", "Files of log entries that lie in trash/ now"),
     "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),
 }
@@ -100,6 +125,10 @@ _LATENCIES = {
     "turn": (
         "streamd_turn_seconds",
         "Turns of groups: Raft, apply of committed entries, and what they set going",
+    ),
+    "apply": (
+        "streamd_apply_seconds",
+        "Parts of turns, from the inbox to the outcomes, that applied committed entries",
     ),
 }
 
@@ -248,6 +277,11 @@ def _of_consumer(gauge: _Gauge, consumer: Row, labels: tuple[tuple[str, str], ..
         lag = _row(consumer["lag"])
         for name, (key, text) in _LAG_GAUGES.items():
             gauge(name, text, _number(lag[key]) / 1e9, labels)
+
+
+def _checkpoint(stream: Row, key: str) -> float:
+    """Return how many other replicas were equal, or differing, when they were last compared."""
+    return _number(_row(stream["checkpoint"])[key])
 
 
 def _number(value: object) -> float:

@@ -122,6 +122,8 @@ def test_streams_with_many_consumers_compare_when_a_node_is_back(cluster: Cluste
     cluster.until("seen", lambda: cluster.events("replica has drifted"), 15)
     cluster.suspects.clear()
     cluster.until_whole()
+    counts = cluster.node(name).health.counts()
+    assert (counts["drifted_replicas"], counts["renewed_replicas"]) == (1, 1)
     end = _at_rest(cluster, "S")[0].raft.last_index
     cluster.run_ms(LONG_MS)
     assert _at_rest(cluster, "S")[0].raft.last_index == end

@@ -198,6 +198,10 @@ def test_s4_8_damage_is_repaired_while_the_stream_rests(cluster: Cluster) -> Non
     until_found(cluster, name, 0)
     cluster.until_whole()
     check_blocks(cluster)
+    counts = finish(cluster.documents(name).care())
+    assert (counts["repaired_blocks"], counts["renewed_replicas"]) == (1, 0)
+    assert (counts["damaged_streams"], counts["drifted_replicas"]) == (0, 0)
+    assert counts["scrub_rounds"] >= 1 and counts["scrub_files"] >= counts["scrub_files_left"]
 
 
 def test_s4_8_a_member_that_lost_its_membership_finds_the_others(cluster: Cluster) -> None:

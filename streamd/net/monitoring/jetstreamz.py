@@ -424,6 +424,9 @@ class JetStreamz:
         """Return the state of this node's replica: what tells it from the others."""
         facts = self.js.node.group_info(uid) or {}
         reason = not_current(facts)
+        agreement = facts.get("agreement") or {}
+        voters = [peer["name"] for peer in facts.get("peers") or () if peer.get("is_voter", True)]
+        compared = [agreement[name] for name in voters if name in agreement]
         shown: Document = {
             "role": facts.get("role", ""),
             "current": not reason,
@@ -432,6 +435,8 @@ class JetStreamz:
             "checkpoint": {
                 "index": facts.get("digest_index", 0),
                 "fingerprint": f"{facts.get('digest', 0):016x}",
+                "equal": compared.count(True),
+                "differing": compared.count(False),
             },
         }
         if reason:

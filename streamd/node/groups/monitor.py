@@ -237,7 +237,8 @@ class Monitor:
         """Give the group its messages, and carry out what it wants at once."""
         inbox, self._inbox = self._inbox, []
         clock = self._clock
-        turn = self._group.turn(clock.monotonic_ms(), clock.now_ns(), inbox)
+        due = self._due
+        turn = due.measure_apply(self._group, clock.monotonic_ms(), clock.now_ns(), inbox)
         if turn.send_now:
             self._send_all(turn.send_now)  # appends may overtake the leader's own fsync
         for write, token in turn.writes:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from streamd import limits
 from streamd.latency_histogram import LatencyHistogram
+from streamd.node.groups.group import Group
+from streamd.node.groups.inbox import InboxMessage
+from streamd.node.groups.turn import Turn
 
 
 class Wakeup:
@@ -66,11 +69,12 @@ class DueTurns:
     for dead, and their links, once cut, give every group a turn again.
     """
 
-    __slots__ = ("_next_count", "_waiting", "count", "times")
+    __slots__ = ("_next_count", "_waiting", "apply_times", "count", "times")
 
     def __init__(self) -> None:
         self.count = 0
         self.times = LatencyHistogram()  # of turns that `measure` ran
+        self.apply_times = LatencyHistogram()  # of what `measure_apply` ran, if it applied
         self._next_count = 0
         self._waiting: deque[Wakeup] = deque()
 
@@ -104,3 +108,14 @@ class DueTurns:
         began = time.perf_counter()
         turn()
         self.times.record(time.perf_counter() - began)
+
+    def measure_apply(
+        self, group: Group, now_ms: int, now_ns: int, inbox: list[InboxMessage]
+    ) -> Turn:
+        """Run a group's turn; record how long it took if it applied committed entries."""
+        applied = group.machine.applied
+        began = time.perf_counter()
+        turn = group.turn(now_ms, now_ns, inbox)
+        if group.machine.applied != applied:
+            self.apply_times.record(time.perf_counter() - began)
+        return turn

@@ -43,6 +43,7 @@ class ConsistencyCheck:
         self._control = control
         self._fingerprints = Fingerprints(context.name)
         self._unsent: dict[NodeId, list[Row]] = {}
+        self.drift_count = 0  # replicas here that were found not to hold what the majority holds
         self._disputes: dict[Uid, int] = {}  # that were told of; when to compare anew, monotonic ms
         self.latest = self._fingerprints.latest
         self.agreement = self._fingerprints.agreement
@@ -121,6 +122,7 @@ class ConsistencyCheck:
         if verdict is Verdict.EQUAL:
             self._disputes.pop(uid, None)
             return
+        self.drift_count += 1
         if verdict is Verdict.DRIFTED:
             self.forget(uid)
             text = f"content at index {index} is not what the majority holds"

@@ -53,6 +53,7 @@ class CorruptionRepair:
         self._running_count = 0  # repairs of blocks
         self._whole: set[Uid] = set()  # replicas of which more than single blocks is wrong
         self.log_fault = ""  # of the log, as long as the next start would meet it
+        self.repaired_count = 0  # damaged blocks that a peer's whole ones took the place of
 
     def start(self) -> None:
         """Try again, now and then, what could not be repaired."""
@@ -174,6 +175,7 @@ class CorruptionRepair:
         if end in (DONE, VOID):
             self._mended(replica, no)
             if end == DONE:
+                self.repaired_count += 1
                 self._context.log.info("block is repaired", group=uid, block=no)
                 self._repair(uid)  # the next one
             return

@@ -62,6 +62,7 @@ class GroupControl:
         """
         assert self._meta is not None and self._replicas is not None, uid
         self._table.reasons[uid] = reason
+        self._table.renewed_count += 1
         if uid == META_UID:
             self._meta.restart_damaged()
         else:

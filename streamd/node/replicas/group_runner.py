@@ -34,6 +34,11 @@ class GroupRunner:
         """Durations of the turns of all groups: Raft, apply, and what they set going."""
         return self._due_turns.times
 
+    @property
+    def apply_times(self) -> LatencyHistogram:
+        """Durations of the part of turns that applied committed entries."""
+        return self._due_turns.apply_times
+
     def monitor(
         self,
         group: Group,

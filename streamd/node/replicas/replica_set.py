@@ -183,6 +183,7 @@ class ReplicaSet:
         if has_peers and is_damage and uid not in self._table.reasons:
             self._failed.record_damage(asset.name, err)
             self._table.reasons[uid] = str(err)
+            self._table.renewed_count += 1
             self.repair(uid, str(err))
             return
         self.fail(uid, asset.key, err)

@@ -18,6 +18,7 @@ class ReplicaTable:
         self.assets: dict[Uid, StreamAsset] = {}
         self.busy: set[Uid] = set()
         self.reasons: dict[Uid, str] = {}  # why a member of a group does not serve
+        self.renewed_count = 0  # wrong members that were made anew from their peers
 
     def knows(self, uid: Uid) -> bool:
         """True if a replica of it is open, being opened or closed, or has failed."""

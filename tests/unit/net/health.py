@@ -16,7 +16,7 @@ class Health:
         self.store_fault = ""
         self.waits = LogWaits(9.9, 2, 30, 20)  # not yet called hung
         self.lost_copy_reason = lost
-        self.latencies = {"log_write": LatencyHistogram(), "turn": LatencyHistogram()}
+        self.latencies = {name: LatencyHistogram() for name in ("log_write", "turn", "apply")}
 
     def log_waits(self) -> LogWaits:
         return self.waits
@@ -31,7 +31,9 @@ class Health:
         return dict.fromkeys(
             (
                 "incarnation_conflicts", "damages", "scrubbed_bytes", "tails_set_aside",
-                "tails_open", "tails_kept", "ignored_entries",
+                "tails_open", "tails_kept", "ignored_entries", "damaged_streams",
+                "drifted_replicas", "repaired_blocks", "renewed_replicas", "scrub_rounds",
+                "scrub_files", "scrub_files_left", "scrub_skipped",
             ),
             0,
         )  # fmt: skip

@@ -42,6 +42,7 @@ class Nodes(World):
                 "role": "leader" if is_leader else "follower",
                 "term": 3, "commit": 9, "applied": 9, "last_index": 10, "reason": "",
                 "digest": 0xAB, "digest_index": 7,
+                "agreement": {"n1": True, "n2": True, "n3": False, "n9": False},
             }  # fmt: skip
             return facts | self.changes.get((name, uid), {})
 
@@ -80,7 +81,10 @@ def test_jsz_shows_the_replicas_of_this_node(world: Nodes) -> None:
         assert len(stream["digest"]) == 16 and stream["applied"] >= 0
         assert stream["cluster"]["leader"] == leader
         assert stream["blocks"] == {"bytes": 4000, "stored_bytes": 1000, "ratio": 4.0}
-        assert stream["checkpoint"] == {"index": 7, "fingerprint": "00000000000000ab"}
+        assert stream["checkpoint"] == {
+            "index": 7, "fingerprint": "00000000000000ab",
+            "equal": 1 + (name == "n3"), "differing": int(name != "n3"),
+        }  # fmt: skip
         assert [row["name"] for row in stream["cluster"]["replicas"]] == [
             other for other in sorted(world.nodes) if other != name
         ]
@@ -235,4 +239,6 @@ def test_metrics_of_a_cluster(world: Nodes) -> None:
     text = render(varz, m.jsz({"consumers": "1", "digest": "1"})).decode()
     assert 'streamd_meta_is_leader{cluster="C1",server_id="NID"} 0.0' in text
     assert 'streamd_meta_cluster_size{cluster="C1",server_id="NID"} 3.0' in text
-    assert 'streamd_replica_current{account="$G",server_id="NID",stream_name="R3"} 1.0' in text
+    for name, value in (("current", 1), ("equal", 1), ("differing", 1)):
+        labels = 'account="$G",server_id="NID",stream_name="R3"'
+        assert f"streamd_replica_{name}{{{labels}}} {value}.0\n" in text

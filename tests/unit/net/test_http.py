@@ -140,9 +140,12 @@ def test_metrics_parse_as_prometheus_text() -> None:
         assert (sample.labels["stream_name"], sample.value) == ("S", 4)
         assert families["gnatsd_varz_in_msgs"].samples[0].value == 1
         assert "gnatsd_varz_jetstream_stats_storage" in families
-        for name in ("streamd_log_write_seconds", "streamd_turn_seconds"):
+        for name in ("log_write", "turn", "apply"):
+            name = f"streamd_{name}_seconds"
             assert families[name].type == "histogram"
             assert families[name].samples[-1].name == f"{name}_count"
+        assert families["streamd_repaired_blocks"].type == "counter"
+        assert families["streamd_scrub_files_left"].type == "gauge"
 
     serve(check)
 

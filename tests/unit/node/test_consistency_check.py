@@ -75,5 +75,7 @@ def test_a_replica_that_differs_from_the_majority_is_made_anew() -> None:
     assert node.repaired == []
     checks.on_digests("c", [[1, 5, 1], [2, 5, 222], [3, 5, 3]])
     assert node.repaired == [2]
+    assert checks.drift_count == 1
     assert checks.latest(1) == (5, 1)
+    assert checks.agreement(1) == {"b": True, "c": True}
     assert checks.latest(2) == (0, 0)

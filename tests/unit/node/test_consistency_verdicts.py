@@ -89,6 +89,18 @@ def test_an_earlier_equal_digest_still_counts_for_its_holder() -> None:
     assert not fingerprints.is_disputed(7, THREE)
 
 
+def test_the_newest_comparison_says_who_agrees() -> None:
+    """Of each other node by the newest checkpoint in common; one that only it had says nothing."""
+    assert Fingerprints("a").agreement(7) == {}
+    fingerprints = _told(10, {"a": 1, "b": 1, "c": 2})
+    assert fingerprints.agreement(7) == {"b": True, "c": False}
+    fingerprints.add(7, 11, "b", 3, THREE)
+    assert fingerprints.agreement(7) == {"b": True, "c": False}
+    fingerprints.add(7, 11, "c", 3, THREE)
+    fingerprints.add(7, 11, "a", 3, THREE)
+    assert fingerprints.agreement(7) == {"b": True, "c": True}
+
+
 def test_old_checkpoints_are_forgotten() -> None:
     fingerprints = Fingerprints("a")
     for index in range(1, 50):
