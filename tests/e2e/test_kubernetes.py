@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.e2e.manifests import SECRETS, VERSIONS, check_config, container_of
+
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
-VERSIONS = ("1.27", "1.30", "1.33")
-SECRETS = {
-    "cluster-password": "0123456789abcdef" * 2,
-    "client-user": "app",
-    "client-password": "$2a$11$PkNqYqUqPZ8bxYd3pPzBKOxDjyXGM0JcHzFYgbzMHW2hhmZzcbOla",
-}
 
 
 def documents() -> list[dict[str, Any]]:
@@ -39,8 +32,7 @@ def document(kind: str, name: str = "streamd") -> dict[str, Any]:
 
 
 def container() -> dict[str, Any]:
-    (found,) = document("StatefulSet")["spec"]["template"]["spec"]["containers"]
-    return dict(found)
+    return container_of(document("StatefulSet"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -59,22 +51,9 @@ def test_the_kustomization_names_every_manifest_but_the_example_of_a_secret() ->
 
 def test_the_configuration_is_accepted_with_the_environment_of_a_pod(tmp_path: Path) -> None:
     """`streamd -t --strict` reads the ConfigMap with exactly the variables that the pod sets."""
-    file = tmp_path / "streamd.conf"
     text = document("ConfigMap")["data"]["streamd.conf"]
-    file.write_text(text.replace("/data", str(tmp_path / "data")), encoding="utf-8")
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
-    for variable in container()["env"]:
-        source = variable["valueFrom"]
-        if "secretKeyRef" in source:
-            assert source["secretKeyRef"]["name"] == document("Secret")["metadata"]["name"]
-            environment[variable["name"]] = SECRETS[source["secretKeyRef"]["key"]]
-        else:
-            environment[variable["name"]] = "streamd-0"
-    done = subprocess.run(
-        [sys.executable, "-m", "streamd.cli.server", "-t", "--strict", "-c", str(file)],
-        env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    secret = document("Secret")["metadata"]["name"]
+    check_config(text, document("StatefulSet"), secret, tmp_path)
 
 
 def test_ports_services_and_routes_fit_together() -> None:
