@@ -154,6 +154,14 @@ def test_proofs_of_the_guarantees_are_there() -> None:
     assert not [each for each in targets if f"\n{each}:" not in makefile]
 
 
+def test_metrics_of_our_own_are_those_of_the_page() -> None:
+    source = (ROOT / "streamd" / "obs" / "metrics.py").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    told = {name.removesuffix("_total") for name in re.findall(r"`(streamd_[a-z_]+)`", text)}
+    made = {name.removesuffix("_total") for name in re.findall(r'"(streamd_[a-z_]+)"', source)}
+    assert told == made | {"streamd_block_bytes", "streamd_block_stored_bytes"}
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: streamd-server[dev]")
