@@ -1,5 +1,7 @@
 # Two stages: the first has pip and compiles, the second has Python and what was installed.
-FROM python:3.12-slim AS build
+# Another image of Python: --build-arg BASE=registry.example.com/python:3.12-slim
+ARG BASE=python:3.12-slim
+FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY streamd streamd
@@ -11,7 +13,7 @@ RUN rm /opt/streamd/bin/streamd-spark
 RUN ln -s streamd /opt/streamd/bin/nats-server
 RUN /opt/streamd/bin/python -m compileall -q /opt/streamd/lib
 
-FROM python:3.12-slim
+FROM ${BASE}
 RUN groupadd --system --gid 10001 streamd \
  && useradd --system --uid 10001 --gid streamd --no-create-home --shell /usr/sbin/nologin streamd \
  && install -d -o streamd -g streamd /data

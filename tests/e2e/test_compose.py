@@ -1,6 +1,7 @@
 """docker-compose.yml on a real engine: the image, three containers, a publisher through faults.
 
-Needs an engine (`docker info`), a compose command and the base image; skipped where one is missing.
+Needs an engine (`docker info`), a compose command and the base image (STREAMD_BASE_IMAGE names
+another one with Python and pip); skipped where one is missing.
 Each container is killed, paused or cut off its network in turn; what was acked must be there, once.
 """
 
@@ -29,7 +30,7 @@ from nats.js.api import StreamConfig  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NODES = ("node1", "node2", "node3")
-BASE_IMAGE = "python:3.12-slim"
+BASE_IMAGE = os.environ.get("STREAMD_BASE_IMAGE", "python:3.12-slim")
 ACKED_PER_STEP = 300
 WITHIN_S = 90.0
 
@@ -109,7 +110,8 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
     if not _docker("image", "inspect", "-f", "{{.Id}}", BASE_IMAGE, check=False):
         pytest.skip(f"the base image {BASE_IMAGE} is not there, and tests fetch nothing")
     made = Composed(command, tmp_path)
-    _docker("build", "-q", "--network", "host", "-t", f"{made.name}:local", str(ROOT))
+    how = ("--network", "host", "--build-arg", f"BASE={BASE_IMAGE}")
+    _docker("build", "-q", *how, "-t", f"{made.name}:local", str(ROOT))
     yield made
     made.run("down", "-v", "-t", "2")
     _docker("image", "rm", f"{made.name}:local", check=False)

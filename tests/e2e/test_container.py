@@ -45,7 +45,8 @@ def stages() -> list[list[tuple[str, str]]]:
     for word, rest in instructions():
         if word == "FROM":
             found.append([])
-        found[-1].append((word, rest))
+        if word != "ARG":  # the image that both begin with, before either
+            found[-1].append((word, rest))
     return found
 
 
@@ -210,7 +211,9 @@ def test_the_image_is_small_and_not_root() -> None:
     assert words["USER"] == "streamd"
     assert words["VOLUME"] == "/data"
     assert words["EXPOSE"].split() == ["4222", "6222", "8222"]
-    assert "-slim" in words["FROM"]
+    (base,) = (rest for word, rest in instructions() if word == "ARG")
+    assert base.startswith("BASE=python:") and base.endswith("-slim")
+    assert words["FROM"] == "${BASE}" and dict(build)["FROM"] == "${BASE} AS build"
     assert not [rest for word, rest in last if word == "RUN" and "pip" in rest]
     assert [rest for word, rest in build if word == "RUN" and "pip" in rest]
     ignored = (ROOT / ".dockerignore").read_text().split("\n")
