@@ -67,12 +67,27 @@ def free_port() -> int:
     """Return a TCP port of loopback that was free a moment ago, another one each time."""
     while True:
         port = random.choice(_own_ports)
-        if port in _given:
-            continue  # asked for, perhaps not bound yet: by the same server's other listener
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            _given.add(port)
+        if _take(port):
             return port
+
+
+def free_ports(count: int) -> int:
+    """Return the first of `count` TCP ports in a row that were free a moment ago."""
+    while True:
+        first = random.choice(_own_ports)
+        if all(_take(port) for port in range(first, first + count)):
+            return first
+
+
+def _take(port: int) -> bool:
+    """Give a port away if it is free, and one of this process's."""
+    if port not in _own_ports or port in _given:
+        return False  # asked for, perhaps not bound yet: by the same server's other listener
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        _given.add(port)
+        return True
+    return False
 
 
 class ServerProcess:

@@ -19,12 +19,14 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from streamd.errors import StreamdError, describe
 
 NAMES = ("node1", "node2", "node3")
+OPERATOR = "admin"  # the user of the system account; its password is the cluster's secret
 HEALTHY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 30.0
 ANSWERED_WITHIN_S = 5.0
@@ -354,6 +356,18 @@ class LocalCluster:
         """Stop what runs, by SIGTERM one after another; return the names of what ran."""
         return [node.name for node in self.nodes if node.end()]
 
+    @property
+    def operator(self) -> tuple[str, str]:
+        """Name and password of the user who may ask and manage all servers."""
+        return OPERATOR, self._secret
+
+    @cached_property
+    def _operator_hash(self) -> str:
+        from bcrypt import gensalt, hashpw  # no other command than `up` needs it
+
+        # Of a long random text, which nobody guesses however cheap a guess is.
+        return hashpw(self._secret.encode(), gensalt(4)).decode()
+
     def _config(self, node: LocalNode) -> str:
         address = node.address
         alone = f"""\
@@ -366,6 +380,9 @@ jetstream {{
   store_dir: "{node.store_dir}"
   sync_interval: always
 }}
+
+# Clients need no login; `streamctl --user {OPERATOR}` sees and manages the servers.
+accounts {{ $SYS {{ users: [{{ user: {OPERATOR}, password: '{self._operator_hash}' }}] }} }}
 """
         if len(self.nodes) == 1:
             return alone

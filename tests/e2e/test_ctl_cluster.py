@@ -5,35 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.servers import free_ports
 from streamd.cli.cluster_local import LocalCluster
 from streamd.ctl import app as ctl
 
 NODES = 3
 Captured = pytest.CaptureFixture[str]
-
-
-def _free_run() -> int:
-    """The first of three ports in a row that nothing has."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-        if all(_is_free(port + at) for at in range(NODES)):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            return True
-    except (OSError, OverflowError):
-        return False
 
 
 def _up(directory: Path, ports: tuple[int, int, int], *more: str) -> int:
@@ -66,13 +49,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_day_of_a_cluster(directory: Path, tmp_path: Path, capsys: Captured) -> None:
     """Up, a second one in its place, a frozen node, a restart, logs, down."""
-    ports = _free_run(), _free_run(), _free_run()
+    ports = free_ports(NODES), free_ports(NODES), free_ports(NODES)
     assert _up(directory, ports) == 0
     assert f"connect to nats://127.0.0.1:{ports[0]}," in capsys.readouterr().out
 
     # Another directory, the same ports: nothing is started, and it is told whose they are.
     other = tmp_path / "other"
-    assert _up(other, (_free_run(), ports[1], _free_run())) == 1
+    assert _up(other, (free_ports(NODES), ports[1], free_ports(NODES))) == 1
     said = capsys.readouterr().err
     assert f"node1 can't listen on {ports[1]}: in use, by server 'node1'" in said
     assert str(directory) in said
@@ -112,7 +95,7 @@ def test_a_node_that_ends_is_told_at_once_with_its_last_lines(
     store.parent.mkdir(parents=True)
     store.write_text("a file")
     began = time.monotonic()
-    assert _up(directory, (_free_run(), _free_run(), _free_run())) == 1
+    assert _up(directory, (free_ports(NODES), free_ports(NODES), free_ports(NODES))) == 1
     assert time.monotonic() - began < 20
     said = capsys.readouterr().err
     assert said.startswith("streamctl: node3 ended with status 1; its last lines in ")
@@ -122,7 +105,7 @@ def test_a_node_that_ends_is_told_at_once_with_its_last_lines(
 
 def test_as_many_nodes_as_asked_for(directory: Path, capsys: Captured) -> None:
     """`--nodes 1` is a single server; the same directory never becomes a cluster of others."""
-    ports = _free_run(), _free_run(), _free_run()
+    ports = free_ports(NODES), free_ports(NODES), free_ports(NODES)
     assert _up(directory, ports, "--nodes", "1") == 0
     assert len(LocalCluster.load(directory).nodes) == 1
     assert ctl.main(["cluster", "down", "--dir", str(directory)]) == 0

@@ -126,7 +126,9 @@ def up(
     cluster.start(binary or server_binary())
     _show(settings, _look(cluster))
     if settings.output == "table":
+        user, password = cluster.operator
         say(f"\nconnect to {','.join(cluster.urls)}")
+        say(f"operate it with --user {user} --password {password}")
     return 0
 
 

@@ -15,6 +15,7 @@ from streamd import __version__
 from streamd.cli.cluster_local import ClusterError, LocalCluster, LocalNode, Ports, how_it_ended
 from streamd.config import flags
 from streamd.ctl import app as ctl
+from streamd.net.client.auth import has_plain_passwords
 
 
 def test_the_configurations_are_valid_and_private(tmp_path: Path) -> None:
@@ -26,6 +27,8 @@ def test_the_configurations_are_valid_and_private(tmp_path: Path) -> None:
         options = flags.options_from(line)
         assert (options.port, options.http_port) == (5000 + at, 6000 + at)
         assert not options.warnings
+        assert options.is_open_besides_system
+        assert not has_plain_passwords(options)
         assert node.config_file.stat().st_mode & 0o077 == 0
         text = node.config_file.read_text()
         secrets.add(text.partition('password: "')[2].partition('"')[0])
