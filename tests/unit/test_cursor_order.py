@@ -42,7 +42,8 @@ def test_one_of_a_subject_at_a_time_and_others_overtake_it() -> None:
     for sseq in (2, 4):
         bed.ack(sseq)
     assert bed.info().floor == (0, 0)
-    bed.ack(1)
+    bed.ack(1, b"+TERM")
+    assert bed.info().floor == (3, 2)
     assert box.seqs() == [1, 2, 4, 3]
     assert ack_of(box.msgs[-1]) | {"ts": 0} == {
         "delivered": 1, "sseq": 3, "cseq": 4, "ts": 0, "pending": 1,
@@ -117,6 +118,31 @@ def test_the_next_leader_knows_what_was_passed_over() -> None:
     for sseq in (3, 4):
         bed.ack(sseq)
     assert box.seqs() == [6, 4, 5]
+
+
+def test_a_reset_consumer_passes_over_nothing_of_before() -> None:
+    bed = bed_of(b"s.a", b"s.b", b"s.a", b"s.a")
+    box = bed.pull(b"10")
+    bed.apply_one([17, 0, "C", 2])
+    bed.turn()
+    assert box.seqs() == [1, 2, 2, 3]
+    assert bed.info().pending == 1
+    bed.ack(3)
+    assert box.seqs() == [1, 2, 2, 3, 4]
+
+
+def test_what_another_filter_would_not_let_through_is_delivered_all_the_same() -> None:
+    """As what is delivered already: it was this consumer's when it was passed over."""
+    bed = bed_of(b"s.a", b"s.a", b"s.b", b"s.a")
+    box = bed.pull(b"10")
+    consumer = bed.consumers["C"]
+    consumer.update({**consumer.config, "filter_subject": "s.b"})
+    bed.cursors["C"].on_applied([14, 0, "C"])
+    bed.store(b"s.b", b"s.a")
+    for sseq in (1, 2, 3, 4, 5):
+        bed.ack(sseq)
+    assert box.seqs() == [1, 3, 2, 4, 5]
+    assert (bed.info().pending, bed.info().floor[1]) == (0, 5)
 
 
 def test_a_push_consumer_keeps_to_it_as_well() -> None:

@@ -790,8 +790,9 @@ class Consumer:
             if first <= last:
                 order[0][0] = first
                 self.floor_sseq = first - 1
-                if first in pending:
-                    self.floor_cseq = max(self.floor_cseq, pending[first][0] - 1)
+                # The first that is pending was delivered first of them: others overtook it by seq.
+                oldest = next(iter(pending.values()), None)
+                self.floor_cseq = oldest[0] - 1 if oldest is not None else self.delivered_cseq
                 if len(order) > _FEW_RANGES + 2 * (len(pending) + len(parked)):
                     self._forget_acked()
                 return

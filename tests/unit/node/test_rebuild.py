@@ -592,31 +592,64 @@ async def all_contents(node: LocalNode) -> dict[int, tuple[bytes, bytes, bytes]]
     }
 
 
+async def features_found_again(
+    path: Path, work: Callable[[LocalNode], Coroutine[Any, Any, None]], **config: Any
+) -> tuple[Any, Any]:
+    """What a snapshot keeps of features, before its snapshots and outline are gone, and of the
+    stream that was rebuilt from the rest."""
+    node = await started(path / "work")
+    uid = await create(node, **config)
+    await work(node)
+    stream = node.stream("S")
+    assert stream is not None
+    before = stream.machine.content.features_state()
+    await save(node, "S")
+    await written(node)
+    await copied(node, path / "work", path / "image")
+    await node.stopped()
+    directory = path / "image" / "streamd" / "streams" / str(uid)
+    assert list(directory.glob("stream-*.snap"))
+    remove(directory, "stream-*.snap", "outline")
+    node = await started(path / "image", accepts_loss=True)
+    stream = node.stream("S")
+    assert stream is not None
+    after = stream.machine.content.features_state()
+    await node.stopped()
+    return before, after
+
+
 def test_counters_stand_at_what_their_newest_messages_have(tmp_path: Path) -> None:
-    async def main() -> None:
-        node = await started(tmp_path / "work")
-        uid = await create(node, allow_msg_counter=True)
+    async def work(node: LocalNode) -> None:
         head = b"NATS/1.0\r\nNats-Incr: %d\r\n\r\n"
         for number in range(200):
             subject = b"S.%d" % (number % 5)
             await propose(node, [commands.STORE, 20, [(subject, head % number, b"")], 1])
         await propose(node, [commands.PURGE, 20, b"S.4", 0, 0])
-        stream = node.stream("S")
-        assert stream is not None
-        before = stream.machine.content.counters.to_state()
-        assert len(before) == 4
-        await save(node, "S")
-        await written(node)
-        await copied(node, tmp_path / "work", tmp_path / "image")
-        await node.stopped()
-        directory = tmp_path / "image" / "streamd" / "streams" / str(uid)
-        assert list(directory.glob("stream-*.snap"))
-        remove(directory, "stream-*.snap", "outline")
-        node = await started(tmp_path / "image", accepts_loss=True)
-        stream = node.stream("S")
-        assert stream is not None
-        found = {row[0]: row[2] for row in stream.machine.content.counters.to_state()}
-        assert found.items() >= {row[0]: row[2] for row in before}.items()
-        await node.stopped()
+
+    async def main() -> None:
+        before, after = await features_found_again(tmp_path, work, allow_msg_counter=True)
+        assert len(before["counters"]) == 4
+        found = {row[0]: row[2] for row in after["counters"]}
+        assert found.items() >= {row[0]: row[2] for row in before["counters"]}.items()
+
+    run(main)
+
+
+def test_producers_stand_at_their_newest_messages(tmp_path: Path) -> None:
+    """What a producer sends again after the rebuild is a duplicate, as before."""
+
+    async def work(node: LocalNode) -> None:
+        head = b"NATS/1.0\r\nNats-Producer-Id: p%d\r\nNats-Producer-Seq: %d\r\n"
+        head += b"Nats-Producer-Previous: any\r\n\r\n"
+        for number in range(1, 120):
+            msg = (b"S.x", head % (number % 3, number), b"x" * 50)
+            await propose(node, [commands.STORE, 20, [msg], commands.PUBLISH_RULES])
+
+    async def main() -> None:
+        before, after = await features_found_again(tmp_path, work)
+        assert after["producers"] == before["producers"]
+        assert [row[:3] for row in after["producers"]] == [
+            [b"p%d" % (number % 3), number, number] for number in (117, 118, 119)
+        ]
 
     run(main)
