@@ -370,6 +370,7 @@ DASHBOARD_API_S: Final = 6.0  # for the answer of the JetStream API to an action
 DASHBOARD_WATCHED_S: Final = 600.0  # after the last look, advisories are listened to no more
 MONITORING_PAGE: Final = 1024  # connections, subscriptions, streams ... in one answer, at most
 MONITORING_ROWS_MAX: Final = 16 * 1024  # in one answer with those inside of others: 10 MB of text
+DIGEST_RANGES_MAX: Final = 256  # of one replica in one answer: three rounds find one in 16 million
 MONITORING_PINGS_MAX: Final = 64  # requests by $SYS.REQ that are being answered
 SYSTEM_PIECE_CHARS: Final = 32 * 1024  # of an answer: compressed in one step, 0.3 ms with gzip
 SYSTEM_EVENTS_MAX: Final = 16 * 1024  # that wait for their turn of the loop: 20 MB; more are lost

@@ -6,6 +6,7 @@ directory: `cluster.json` (names, ports, the nodes' common secret) and a pid fil
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -436,10 +437,12 @@ def health(
         try:
             found = json.load(err)
             return str(found.get("error") or found.get("status") or err.code)
-        except ValueError:
+        except (ValueError, AttributeError):
             return f"status {err.code}"
-    except (OSError, ValueError, KeyError) as err:
+    except OSError as err:
         return f"no answer: {describe(err)}"
+    except (ValueError, KeyError, TypeError, http.client.HTTPException):
+        return "no answer: what came is no server's health"
 
 
 def server_binary() -> str:

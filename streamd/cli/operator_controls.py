@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from streamd.net.client.client_registry import ClientRegistry
 from streamd.types import stream_label
 
 if TYPE_CHECKING:  # a server without JetStream loads no node
     from streamd.node.local_node import LocalNode
+
+_NO_STORE: Final = "JetStream not enabled"
 
 
 class OperatorControls:
@@ -43,6 +45,17 @@ class OperatorControls:
         if conn is not None:
             conn.send_info(is_lame_duck=True)
         return conn is not None
+
+    def trash(
+        self, action: str, names: Sequence[str], answer: Callable[[dict[str, object] | str], None]
+    ) -> None:
+        """List what the server set aside, destroy it, or put it back; `answer` is called with what
+        was done, or with why nothing was."""
+        node = self._node()
+        if node is None or node.health.store_fault:
+            answer(_NO_STORE)
+        else:
+            node.parts.replicas.trash.requests.serve(action, names, answer)
 
     def scrub(self, is_begun: bool) -> dict[str, object] | None:
         """Begin to verify all files if `is_begun`; return how far that is, and what is damaged.

@@ -11,6 +11,7 @@ import sys
 
 from streamd import API_LEVEL, NATS_LEVEL, __version__
 from streamd.cli import certificate_files, runfiles
+from streamd.cli.output_pipe import print_whole
 from streamd.config import flags
 from streamd.config.options import Options
 from streamd.errors import ConfigError, OpenClusterError, UnservedError
@@ -33,10 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         line = flags.parse(arguments)
         if line.wants_version or line.rest[:1] == ["version"]:
-            print(version_text(program))
+            print_whole(version_text(program))
             return 0
         if line.wants_help or line.rest[:1] == ["help"]:
-            print(flags.USAGE.format(program=program))
+            print_whole(flags.USAGE.format(program=program))
             return 0
         if line.rest:
             raise ConfigError(f'unrecognized command: "{line.rest[0]}"')

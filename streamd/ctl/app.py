@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from streamd import __version__
+from streamd.cli.output_pipe import finish_output
 from streamd.ctl.failures import FAILED, INTERRUPTED, CtlError
 from streamd.ctl.settings import flag_options
 from streamd.ctl.verbs import LateGroup
@@ -31,7 +32,11 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    status = _run(list(sys.argv[1:] if arguments is None else arguments))
+    return status if finish_output() else FAILED
+
+
+def _run(given: list[str]) -> int:
     try:
         status = root.main(given, prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as err:
@@ -39,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return err.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has seen enough
-        sys.stderr.close()
-        return FAILED
     except CtlError as err:
         _tell(str(err))
         if err.next_step:

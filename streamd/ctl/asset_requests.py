@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from streamd.ctl.failures import ApiError, CtlError, unusable
 from streamd.ctl.nats_link import Link
+from streamd.ctl.progress_bar import progress_bar
 
 NO_STREAM: Final = 10059
 NO_CONSUMER: Final = 10014
@@ -36,16 +37,20 @@ async def count_subjects(
 ) -> dict[str, int] | None:
     """Return the messages of each subject that `pattern` matches; None: more than `most`."""
     counts: dict[str, int] = {}
-    while True:
-        body = {"subjects_filter": pattern, "offset": len(counts)}
-        answer = await link.api(f"STREAM.INFO.{stream}", body)
-        page = answer["state"].get("subjects") or {}
-        counts |= page
-        total = answer.get("total", 0)
-        if most and total > most:
-            return None
-        if not page or len(counts) >= total:
-            return counts
+    with progress_bar("counting subjects") as bar:
+        while True:
+            body = {"subjects_filter": pattern, "offset": len(counts)}
+            answer = await link.api(f"STREAM.INFO.{stream}", body)
+            page = answer["state"].get("subjects") or {}
+            total = answer.get("total", 0)
+            if not counts:
+                bar.expect(total)
+            counts |= page
+            if most and total > most:
+                return None
+            if not page or len(counts) >= total:
+                return counts
+            bar.advance(len(page))
 
 
 async def consumer_info(link: Link, stream: str, consumer: str) -> dict[str, Any]:

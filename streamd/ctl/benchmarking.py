@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from streamd.ctl.failures import CtlError
 from streamd.ctl.nats_link import Link, decoded
-from streamd.ctl.progress_bar import Steps
+from streamd.ctl.progress_bar import Steps, progress_bar
 from streamd.ctl.pulling import ACKS, pull
 
 _FETCH: Final = 100
@@ -204,7 +204,8 @@ async def _publish(link: Link, subject: str, size: int) -> None:
 
 
 async def _fill(link: Link, plan: Plan, stream: _Stream) -> None:
-    await _windowed(plan, None, lambda _: _publish(link, stream.subject, plan.size))
+    with progress_bar("storing what is to be read", plan.operations) as steps:
+        await _windowed(plan, steps, lambda _: _publish(link, stream.subject, plan.size))
 
 
 async def _windowed(

@@ -29,9 +29,13 @@ class ConfigFlag(NamedTuple):
     help: str
 
 
+_DESCRIPTION: Final = ConfigFlag("--description", "description", "text", "Remark for people.")
+_METADATA: Final = ConfigFlag(
+    "--metadata", "metadata", "pairs", "KEY=VALUE for people; may be repeated."
+)
 STREAM_FLAGS: Final = (
     ConfigFlag("--subject", "subjects", "list", "Subject to store; may be repeated."),
-    ConfigFlag("--description", "description", "text", "Remark for people."),
+    _DESCRIPTION,
     ConfigFlag("--storage", "storage", ("file", "memory"), "Place of the messages."),
     ConfigFlag("--replicas", "num_replicas", "count", "Copies, on as many nodes."),
     ConfigFlag(
@@ -49,7 +53,7 @@ STREAM_FLAGS: Final = (
     ConfigFlag("--max-consumers", "max_consumers", "count", "Most consumers."),
     ConfigFlag("--dupe-window", "duplicate_window", "span", "Time for which ids are known."),
     ConfigFlag("--compression", "compression", ("none", "s2"), "Compression of its files."),
-    ConfigFlag("--metadata", "metadata", "pairs", "KEY=VALUE for people; may be repeated."),
+    _METADATA,
     ConfigFlag("--allow-direct", "allow_direct", "switch", "Reads from any replica."),
     ConfigFlag("--allow-rollup", "allow_rollup_hdrs", "switch", "Roll-ups by header."),
     ConfigFlag("--allow-msg-ttl", "allow_msg_ttl", "switch", "A time to live of each message."),
@@ -59,7 +63,7 @@ STREAM_FLAGS: Final = (
 )
 
 CONSUMER_FLAGS: Final = (
-    ConfigFlag("--description", "description", "text", "Remark for people."),
+    _DESCRIPTION,
     ConfigFlag("--filter", "filter_subjects", "list", "Subjects it wants; may be repeated."),
     ConfigFlag(
         "--deliver",
@@ -81,7 +85,7 @@ CONSUMER_FLAGS: Final = (
     ConfigFlag("--inactive-threshold", "inactive_threshold", "span", "Idle time until it goes."),
     ConfigFlag("--sample", "sample_freq", "text", "Percentage of acks that are measured."),
     ConfigFlag("--replicas", "num_replicas", "count", "Copies; 0: as the stream."),
-    ConfigFlag("--metadata", "metadata", "pairs", "KEY=VALUE for people; may be repeated."),
+    _METADATA,
     ConfigFlag("--flow-control", "flow_control", "switch", "Flow control of --target."),
     ConfigFlag("--headers-only", "headers_only", "switch", "Headers without payloads."),
     ConfigFlag("--memory", "mem_storage", "switch", "State in memory only."),

@@ -12,18 +12,19 @@ import base64
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from streamd.callbacks import ignore
 from streamd.errors import StreamdError
 from streamd.offline.discarded_files import (
-    OsDisk,
     Tail,
     TailFacts,
     bytes_field,
     is_tail,
+    lines_of,
     parse_facts,
     read_tail,
 )
@@ -50,18 +51,21 @@ def tails_in(directory: Path) -> list[Tail]:
     else:
         raise TailError(f"{directory} is no store directory")
     names = sorted(name for name in os.listdir(directory) if is_tail(name))
-    return [read_tail(OsDisk(), str(directory / name)) for name in names]
+    return [read_tail(str(directory / name)) for name in names]
 
 
-def replay(path: str, server: str) -> tuple[str, int, int]:
+def replay(
+    path: str, server: str, on_message: Callable[[], object] = ignore
+) -> tuple[str, int, int]:
     """Publish the messages of a file once each, and rename it; return the stream's name, how many
-    were published and how many were there. Raises TailError."""
+    were published and how many were there. `on_message` is called with each. Raises TailError."""
     facts, records = open_tail(path)
     _refuse_meta(path, facts)
     published = there = 0
     with _Connection(server) as connection:
         for number, record in enumerate(records):
             try:
+                on_message()
                 if not facts.is_exact and connection.has(facts.stream, record):
                     there += 1
                     continue
@@ -94,21 +98,20 @@ def _refuse_meta(path: str, facts: TailFacts) -> None:
 def open_tail(path: str) -> tuple[TailFacts, Iterator[Record]]:
     """The first line, and the messages one after another: a file may be larger than memory."""
     try:
-        read_tail(OsDisk(), path)  # whole?
-        with open(path, "rb") as lines:
-            facts = parse_facts(json.loads(lines.readline()))
+        read_tail(path)  # whole?
+        facts = parse_facts(json.loads(next(lines_of(path))))
     except (StreamdError, ValueError, TypeError) as err:
         raise TailError(f"{path}: {err}") from err
     return facts, _messages(path)
 
 
 def _messages(path: str) -> Iterator[Record]:
-    with open(path, "rb") as lines:
-        next(lines)
-        for line in lines:
-            record = json.loads(line)
-            if "subject" in record or "subject_base64" in record:
-                yield record
+    lines = lines_of(path)
+    next(lines)
+    for line in lines:
+        record = json.loads(line)
+        if "subject" in record or "subject_base64" in record:
+            yield record
 
 
 def _msg_id(facts: TailFacts, record: Record, number: int) -> bytes:

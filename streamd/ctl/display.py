@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamd.ctl.quantities import count_text, size_text, span_text
 from streamd.ctl.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +31,31 @@ class Column(NamedTuple):
     title: str
     text: Callable[[Any], str] = str
     is_number: bool = False
+
+
+def counts(*specs: str) -> tuple[Column, ...]:
+    """Return columns of counts, each `key` or `key=title`; a title is else the key, with spaces."""
+    return _columns(specs, count_text)
+
+
+def sizes(*specs: str) -> tuple[Column, ...]:
+    """Return columns of bytes, likewise."""
+    return _columns(specs, size_text)
+
+
+def spans(*specs: str) -> tuple[Column, ...]:
+    """Return columns of durations, likewise."""
+    return _columns(specs, span_text)
+
+
+def words(*specs: str) -> tuple[Column, ...]:
+    """Return columns of text, likewise."""
+    pairs = (spec.partition("=")[::2] for spec in specs)
+    return tuple(Column(key, title or key.replace("_", " ")) for key, title in pairs)
+
+
+def _columns(specs: Sequence[str], text: Callable[[Any], str]) -> tuple[Column, ...]:
+    return tuple(column._replace(text=text, is_number=True) for column in words(*specs))
 
 
 class Field(NamedTuple):
@@ -67,6 +93,20 @@ def show_data(settings: Settings, data: object) -> bool:
         print(text, end="")
         return True
     return False
+
+
+def show_item(settings: Settings, data: object) -> bool:
+    """Print one document of many, at once: JSON a line, YAML behind `---`. Return False, and print
+    nothing, where text is wanted."""
+    if settings.output == "table":
+        return False
+    if settings.output == "json":
+        print(json.dumps(data, ensure_ascii=False), flush=True)
+        return True
+    print("---")
+    show_data(settings, data)
+    sys.stdout.flush()
+    return True
 
 
 def show_rows(

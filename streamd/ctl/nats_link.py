@@ -14,22 +14,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from streamd.ctl.failures import ApiError, CtlError
+from streamd.ctl.nats_import import quick_import
+from streamd.ctl.progress_bar import progress_bar, spinner
 from streamd.ctl.settings import Settings
 from streamd.errors import describe
 
-# nats-py loads aiohttp for WebSockets, half of its time to start, and does without where it is not
-# installed. Whoever connects by `ws://` has it: see `connect`.
-_is_aiohttp_late = "aiohttp" not in sys.modules and "nats.aio.transport" not in sys.modules
-if _is_aiohttp_late:
-    sys.modules["aiohttp"] = None  # type: ignore[assignment]
-try:
-    import nats.errors
+with quick_import():
+    from nats import errors as errors
     from nats.aio import transport
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-finally:
-    if _is_aiohttp_late:
-        del sys.modules["aiohttp"]
+    from nats.aio.subscription import Subscription as Subscription
 
 Body = Mapping[str, Any]
 _QUIET_S: Final = 0.3
@@ -57,13 +52,13 @@ class Link:
         wait_s = within_s or self.settings.timeout_s
         try:
             return await self.nc.request(subject, payload, timeout=wait_s, headers=headers)
-        except nats.errors.NoRespondersError:
+        except errors.NoRespondersError:
             raise CtlError(f"nobody answers on {subject!r}") from None
-        except (nats.errors.TimeoutError, TimeoutError):
+        except (errors.TimeoutError, TimeoutError):
             raise CtlError(
                 f"no answer on {subject!r} within {wait_s:g} s", "a longer --timeout"
             ) from None
-        except nats.errors.Error as err:
+        except errors.Error as err:
             raise CtlError(f"{subject!r}: {describe(err)}") from err
 
     async def api(self, name: str, body: Body | None = None, *, within_s: float = 0.0) -> Any:
@@ -84,12 +79,16 @@ class Link:
     async def pages(self, name: str, key: str, body: Body | None = None) -> list[Any]:
         """Return all items of a list that the API hands out in pages."""
         found: list[Any] = []
-        for _ in range(_PAGES_MAX):
-            answer = await self.api(name, {**(body or {}), "offset": len(found)})
-            items = answer.get(key) or []
-            found += items
-            if not items or len(found) >= answer.get("total", 0):
-                return found
+        with progress_bar(f"reading {key}") as bar:
+            for _ in range(_PAGES_MAX):
+                answer = await self.api(name, {**(body or {}), "offset": len(found)})
+                if not found:
+                    bar.expect(answer.get("total", 0))
+                items = answer.get(key) or []
+                found += items
+                if not items or len(found) >= answer.get("total", 0):
+                    return found
+                bar.advance(len(items))
         raise CtlError(f"{name}: more than {_PAGES_MAX} pages")
 
     async def survey(
@@ -115,17 +114,18 @@ class Link:
         subscription = await self.nc.subscribe(inbox, cb=take)
         await self.nc.publish(subject, json.dumps(body or {}).encode(), reply=inbox)
         wait_s = self.settings.timeout_s
-        while not expected or len(answers) < expected:
-            came.clear()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await came.wait()
-            except TimeoutError:
-                break
-            if not answers:
-                break
-            expected = expected or told(answers[-1])
-            wait_s = max(_QUIET_S, self.settings.timeout_s / 5) if expected else _QUIET_S
+        with spinner("waiting for the answers of servers"):
+            while not expected or len(answers) < expected:
+                came.clear()
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await came.wait()
+                except TimeoutError:
+                    break
+                if not answers:
+                    break
+                expected = expected or told(answers[-1])
+                wait_s = max(_QUIET_S, self.settings.timeout_s / 5) if expected else _QUIET_S
         await subscription.unsubscribe()
         if not answers:
             raise CtlError(
@@ -196,9 +196,11 @@ async def connect(settings: Settings, *, is_long: bool = False) -> Link:
         # nats-py's own timeout does not cover a handshake for TLS that comes to nothing.
         async with asyncio.timeout((settings.timeout_s + 1) * 2 * len(settings.servers)):
             await nc.connect(**options)
-    except (nats.errors.Error, OSError, ValueError, TimeoutError) as err:
+    except (errors.Error, OSError, ValueError, TimeoutError) as err:
         await _close(nc)
-        reason = failures[-1] if failures else describe(err)
+        # A server that refuses a login may reset the connection before the refusal is read.
+        refusals = [failure for failure in failures if "uthorization" in failure]
+        reason = (refusals or failures or [describe(err)])[-1]
         raise CtlError(
             f"no connection to {', '.join(map(_without_secret, settings.servers))}: {reason}",
             "--server, NATS_URL or `streamctl context select NAME` for another server; "
@@ -281,5 +283,5 @@ async def _close(nc: Client) -> None:
         try:
             async with asyncio.timeout(2):
                 await nc.close()
-        except (TimeoutError, nats.errors.Error, OSError):
+        except (TimeoutError, errors.Error, OSError):
             return

@@ -6,13 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
-
-import nats.errors
 
 from streamd.ctl.failures import ApiError, CtlError
 from streamd.ctl.message_display import Shown
-from streamd.ctl.nats_link import Link
+from streamd.ctl.nats_link import Link, Subscription, errors
 
 ACKS: Final = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM"}
 _BATCH: Final = 256
@@ -72,7 +71,7 @@ async def pull(
             left = deadline - time.monotonic() + _SLACK_S
             try:
                 msg = await subscription.next_msg(timeout=max(0.01, left))
-            except (nats.errors.TimeoutError, TimeoutError):
+            except (errors.TimeoutError, TimeoutError):
                 return
             status = (msg.headers or {}).get("Status", "") if not msg.data else ""
             if status == "503":
@@ -85,7 +84,7 @@ async def pull(
                 return
             yield shown_of(msg), msg.reply
     finally:
-        await subscription.unsubscribe()
+        await _unsubscribe(subscription)
 
 
 def _refuse(status: str, description: str) -> None:
@@ -157,7 +156,7 @@ async def _deliveries(
             while left:
                 try:
                     msg = await subscription.next_msg(timeout=_EXPIRES_NS / _SECOND_NS + _SLACK_S)
-                except (nats.errors.TimeoutError, TimeoutError):
+                except (errors.TimeoutError, TimeoutError):
                     break
                 status = (msg.headers or {}).get("Status", "") if not msg.data else ""
                 if status == "408":
@@ -168,6 +167,11 @@ async def _deliveries(
                 left -= 1
                 yield shown_of(msg), delivery_of(msg.reply)
     finally:
+        await _unsubscribe(subscription)
+
+
+async def _unsubscribe(subscription: Subscription) -> None:
+    with suppress(errors.Error):  # the connection may be closed, if nobody reads on
         await subscription.unsubscribe()
 
 

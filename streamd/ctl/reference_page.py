@@ -35,7 +35,7 @@ a test checks that it is up to date.
 * **Questions.** What destroys something asks at a terminal; `--yes` agrees in advance. Without
   either nothing is done.
 * **Completion.** `eval "$(streamctl completion bash)"`, or zsh, or fish: commands, streams,
-  consumers.
+  consumers, buckets, servers.
 """
 
 

@@ -58,14 +58,18 @@ async def chosen_servers(link: Link, names: tuple[str, ...]) -> Servers:
 
 
 async def ask_server(
-    link: Link, server: Mapping[str, Any], name: str, body: Mapping[str, Any] | None = None
+    link: Link,
+    server: Mapping[str, Any],
+    name: str,
+    body: Mapping[str, Any] | None = None,
+    within_s: float = 0.0,
 ) -> Any:
     """Return what one server answers to a request of the system account. Raises CtlError."""
     import json
 
     subject = f"$SYS.REQ.SERVER.{server['server']['id']}.{name}"
     try:
-        answer = await link.request(subject, json.dumps(body or {}).encode())
+        answer = await link.request(subject, json.dumps(body or {}).encode(), within_s=within_s)
     except CtlError as err:
         if str(err).startswith("nobody answers") and ".STREAMD." in subject:
             raise CtlError(

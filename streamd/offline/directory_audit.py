@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from streamd.errors import StreamdError
+from streamd.offline.odd_replicas import Odd, gathered, odd_ones
 from streamd.offline.replica_state import (
     ReplicaState,
     differing_seqs,
@@ -38,6 +39,7 @@ class Verdict(NamedTuple):
     missing: list[str]  # members of the group of which nothing was given, or that can't be read
     seqs: list[Seq]  # that differ, or are damaged
     reasons: list[str]
+    odd: Sequence[Odd] = ()  # replicas that hold something else there than most
 
 
 def audit_directories(
@@ -83,6 +85,13 @@ def _open(
         except (StreamdError, OSError) as err:
             faults.append(f"{store.server_name}: {err}")
     return views, faults
+
+
+def _odd_at(states: Sequence[ReplicaState], seq: Seq) -> list[str]:
+    """Return the replicas whose record of a message is not whole, or is another than most have."""
+    damaged = {state.replica for state in states if seq in state.fault_seqs}
+    others = odd_ones({state.replica: state.crcs.get(seq) for state in states})
+    return sorted(damaged.union(others))
 
 
 def _audit(
@@ -133,8 +142,13 @@ def _audit(
     compared = [state for state in states if state.applied == newest]
     seqs = differing_seqs(compared)
     is_drift = len({state.digest for state in compared}) > 1
+    odd = gathered({seq: names for seq in seqs if (names := _odd_at(compared, seq))})
     if is_drift:
         reasons += [f"{state.replica}: digest {state.digest:016x}" for state in compared]
+        reasons += [
+            f"{', '.join(each.replicas)}: other messages at {ranges_text(each.seqs)}"
+            for each in odd
+        ]
     is_damage = any(not state.is_whole for state in states)
     if is_drift or (seqs and not is_damage):
         verdict = DRIFT
@@ -145,4 +159,4 @@ def _audit(
     else:
         verdict = EQUAL
     messages = compared[0].messages
-    return Verdict(label, verdict, newest, messages, read, missing, seqs, reasons)
+    return Verdict(label, verdict, newest, messages, read, missing, seqs, reasons, odd)

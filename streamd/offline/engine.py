@@ -37,6 +37,7 @@ from streamd.store.blocks.salvage import read_left, whole_records
 from streamd.store.blocks.snapshots import Snapshot, SnapshotFile
 from streamd.store.blocks.snapshots import decode as decode_snapshot
 from streamd.store.disk import Disk, OsDisk
+from streamd.store.file_names import orphan_uid, trash_kind
 from streamd.store.frames.framed_disk import FramedDisk
 from streamd.store.frames.keyring import (
     EncryptionKeys,
@@ -102,6 +103,7 @@ __all__ = [
     "membership",
     "mix64",
     "node_file",
+    "orphan_uid",
     "read_current",
     "read_index",
     "read_keystore",
@@ -112,6 +114,7 @@ __all__ = [
     "segment_number",
     "simple",
     "tails_in",
+    "trash_kind",
     "unlock",
     "unwrap",
     "wal_format",

@@ -1,7 +1,7 @@
 """Files of a data directory, opened for reading and never changed: `ReadOnlyDisk`.
 
-Encrypted files are read with the key of the environment variable `STREAMD_KEY`, packed ones as what
-is in them.
+Encrypted files are read with keys that were given (`use_keys`) or with that of the environment
+variable `STREAMD_KEY`, packed ones as what is in them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -28,12 +28,19 @@ from streamd.offline.engine import (
 KEY_VARIABLE = "STREAMD_KEY"
 _DEPTH_MAX = 4  # from a file up to its store: streams/<uid>/, trash/<name>/, and one to spare
 _rings: dict[str, Keyring] = {}  # by the wrapped store key, which opening costs some 50 ms
+_given: list[str] = []  # keys to try before that of the environment
+
+
+def use_keys(keys: Sequence[str]) -> None:
+    """Open encrypted stores with these keys from now on: each store with the one that fits."""
+    _given[:] = keys
+    _rings.clear()
 
 
 def keyring_of(path: str) -> Keyring | None:
     """Return the keys of the store that a file is in; None: it is not encrypted.
 
-    Raises ConfigError if the environment's key does not open it.
+    Raises ConfigError if no key that was given, nor the environment's, opens it.
     """
     files = _Files().as_disk()
     above = os.path.dirname(os.path.abspath(path))
@@ -49,13 +56,17 @@ def keyring_of(path: str) -> Keyring | None:
 
 
 def _opened(files: Disk, root: str, store: Keystore) -> Keyring:
-    key = os.environ.get(KEY_VARIABLE, "")
-    if not key:
+    keys = [*_given, os.environ.get(KEY_VARIABLE, "")]
+    failure: ConfigError | None = None
+    for key in filter(None, keys):
+        try:
+            return unlock(files, root, store, EncryptionKeys("chacha", key)).ring
+        except ConfigError as err:
+            failure = err
+    if failure is None:
         raise ConfigError(f"{root} is encrypted: give its key in the environment as {KEY_VARIABLE}")
-    try:
-        return unlock(files, root, store, EncryptionKeys("chacha", key)).ring
-    except ConfigError as err:
-        raise ConfigError(f"{root} is encrypted, but not with the key in {KEY_VARIABLE}") from err
+    which = f"the key in {KEY_VARIABLE}" if not _given else "a key that was given"
+    raise ConfigError(f"{root} is encrypted, but not with {which}") from failure
 
 
 class ReadOnlyDisk:

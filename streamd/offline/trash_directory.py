@@ -5,17 +5,14 @@ A server is not to run on a directory that is changed here; `put_back` and `remo
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from streamd.errors import StreamdError
+from streamd.offline.engine import orphan_uid, trash_kind
 from streamd.offline.store_dirs import StoreDir, find_stores
-
-_ORPHAN: Final = re.compile(r"orphan-(\d+)-(\d+)")
-_TAIL: Final = re.compile(r".+-tail-.+\.jsonl(\.replayed)?")
 
 
 class TrashError(StreamdError):
@@ -45,17 +42,7 @@ def _items(store: StoreDir) -> Iterator[TrashItem]:
     if not trash.is_dir():
         return
     for path in trash.iterdir():
-        orphan = _ORPHAN.fullmatch(path.name)
-        if orphan:
-            kind = "directory of an unknown stream"
-        elif _TAIL.fullmatch(path.name):
-            is_done = path.name.endswith(".replayed")
-            kind = "log entries, published again" if is_done else "log entries that were set aside"
-        elif path.name.isdigit():
-            kind = "deleted stream, on its way out"
-        else:
-            kind = "kept by the server"
-        uid = int(orphan[1]) if orphan else 0
+        kind, uid = trash_kind(path.name), orphan_uid(path.name)
         yield TrashItem(path, store, kind, _size(path), path.stat().st_mtime, uid)
 
 

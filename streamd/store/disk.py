@@ -328,6 +328,14 @@ def opened(disk: Disk, path: str, *, create: bool = False) -> Iterator[int]:
         disk.close(fd)
 
 
+def modified_ns(path: str) -> int:
+    """Return when a file or directory was last changed, in ns since the epoch; 0: not known."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def disk_error(what: str, path: str, err: OSError) -> DiskError:
     """Return an OSError as a DiskError that names the file, in one line an operator understands.
 

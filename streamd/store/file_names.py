@@ -21,6 +21,8 @@ _CATCHUP = ".catchup"
 _SNAPSHOT = re.compile(r"(meta|stream)-[0-9a-f]{16}\.snap")
 _STREAM_DIRECTORY = re.compile(r"(0|[1-9][0-9]*)(\.catchup)?")
 _FIXED = frozenset(("index.db", "outline", "manifest"))
+_ORPHAN = re.compile(r"orphan-(\d+)-(\d+)")
+_REPLAYED = ".replayed"
 _FETCHED = frozenset(("state", "index"))  # only in a catch-up's directory
 
 
@@ -61,6 +63,23 @@ def is_ours(path: str) -> bool:
     """True if a file has a name that streamd gives, in whichever directory."""
     name = os.path.basename(path)
     return is_log_name(name) or _is_meta_file(name) or is_fetched_file(name) or is_tail(name)
+
+
+def trash_kind(name: str) -> str:
+    """Return the kind of a file or directory in `trash/`, in words for people."""
+    if _ORPHAN.fullmatch(name):
+        return "directory of an unknown stream"
+    if is_tail(name):
+        return "log entries that were set aside"
+    if is_tail(name.removesuffix(_REPLAYED)):
+        return "log entries, published again"
+    return "deleted stream, on its way out" if name.isdigit() else "kept by the server"
+
+
+def orphan_uid(name: str) -> int:
+    """Return the uid of the stream that a directory in `trash/` was of; 0: it is none such."""
+    found = _ORPHAN.fullmatch(name)
+    return int(found[1]) if found else 0
 
 
 def _is_stream_file(name: str) -> bool:

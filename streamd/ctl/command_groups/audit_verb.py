@@ -9,21 +9,22 @@ from typing import Any
 
 import click
 
-from streamd.ctl.display import Column, note, show_rows
+from streamd.ctl.display import Column, counts, note, show_rows, words
+from streamd.ctl.drift_search import Ask, find_drift
 from streamd.ctl.failures import UNUSABLE, CtlError, unusable
-from streamd.ctl.quantities import count_text
+from streamd.ctl.progress_bar import progress_bar, spinner
 from streamd.ctl.settings import Settings
+from streamd.ctl.store_keys import key_option
 from streamd.ctl.verbs import verb
+from streamd.errors import StreamdError
 
-EQUAL = "equal"
-BAD = ("drift", "damage")
+EQUAL, DRIFT = "equal", "drift"
+BAD = (DRIFT, "damage")
 AGAIN_S = 0.3
 
 COLUMNS = (
-    Column("stream", "stream"),
-    Column("verdict", "verdict"),
-    Column("at_index", "at index", count_text, is_number=True),
-    Column("messages", "messages", count_text, is_number=True),
+    *words("stream", "verdict"),
+    *counts("at_index", "messages"),
     Column("read", "replicas read", lambda names: ", ".join(names) or "none"),
     Column("missing", "missing", lambda names: ", ".join(names) or "none"),
     Column("where", "sequences", lambda text: text or "-"),
@@ -33,16 +34,18 @@ COLUMNS = (
 @verb(None, "audit", example="streamctl audit backup/n1 backup/n2 backup/n3")
 @click.argument("directories", metavar="[DIR]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--servers", "is_live", is_flag=True, help="Running servers, by their digests.")
+@key_option
 @click.option("--wait", default=10.0, show_default=True, help="Seconds until replicas stand still.")
 def command_audit(
     settings: Settings, directories: tuple[Path, ...], is_live: bool, wait: float
 ) -> int:
     """Compare the replicas of all streams.
 
-    Of directories every message is read, and a difference is told by its sequence; the servers may
-    be running. With --servers the digests of the servers' states at one log index are compared,
-    which says nothing of their files: `streamctl scrub` does. Status 0: all equal. 1: drift or
-    damage. 2: a replica is missing or could not be read."""
+    Of directories every message is read; the servers may be running. With --servers the digests
+    of the servers' states at one log index are compared, which says nothing of their files:
+    `streamctl scrub` does. A difference is told by its sequences, and by the servers that have
+    something else there than most. Status 0: all equal. 1: drift or damage. 2: a replica is
+    missing or could not be read."""
     if is_live == bool(directories):
         raise unusable("name directories, or --servers")
     rows = _of_servers(settings, wait) if is_live else _of_directories(directories)
@@ -58,7 +61,6 @@ def command_audit(
 
 
 def _of_directories(directories: tuple[Path, ...]) -> list[dict[str, Any]]:
-    from streamd.ctl.progress_bar import progress_bar
     from streamd.offline.directory_audit import audit_directories
     from streamd.offline.replica_state import ranges_text
     from streamd.offline.store_dirs import find_stores, named_stores
@@ -69,9 +71,16 @@ def _of_directories(directories: tuple[Path, ...]) -> list[dict[str, Any]]:
         raise unusable(str(err)) from None
     if len(set(paths)) < len(paths):
         raise unusable("a directory is named twice: it would be compared with itself")
-    with progress_bar("comparing streams") as bar:
-        verdicts = audit_directories(named_stores(paths), lambda _: bar.advance())
-    return [each._asdict() | {"where": ranges_text(each.seqs)} for each in verdicts]
+    try:
+        with progress_bar("comparing streams") as bar:
+            verdicts = audit_directories(named_stores(paths), lambda _: bar.advance())
+    except StreamdError as err:  # nothing can be read
+        raise unusable(str(err)) from err
+    return [
+        each._asdict()
+        | {"where": ranges_text(each.seqs), "odd": [odd._asdict() for odd in each.odd]}
+        for each in verdicts
+    ]
 
 
 def _of_servers(settings: Settings, wait_s: float) -> list[dict[str, Any]]:
@@ -80,7 +89,8 @@ def _of_servers(settings: Settings, wait_s: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     async def ask(link: Link) -> None:
-        rows.extend(await _compare(link, wait_s))
+        with spinner("comparing the servers' replicas"):
+            rows.extend(await _compare(link, wait_s))
 
     run_on_link(settings, ask)
     return rows
@@ -88,7 +98,13 @@ def _of_servers(settings: Settings, wait_s: float) -> list[dict[str, Any]]:
 
 async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
     """Ask until every stream was seen at one log index on all of its members, or time is up."""
-    from streamd.ctl.server_survey import all_servers, replicas_of
+    from streamd.ctl.server_survey import all_servers, ask_server, replicas_of
+
+    by_name: dict[str, dict[str, Any]] = {}
+
+    async def ask(server: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = await ask_server(link, by_name[server], "STREAMD.DIGESTS", body)
+        return answer
 
     deadline = time.monotonic() + wait_s
     done: dict[tuple[str, str], dict[str, Any]] = {}
@@ -98,6 +114,7 @@ async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
         failures: list[str] = []
         for server in servers.found:
             name = server["server"]["name"]
+            by_name[name] = server
             try:
                 for replica in await replicas_of(link, server):
                     key = replica["account"], replica["name"]
@@ -106,8 +123,14 @@ async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
                 failures.append(str(err))
         rows = {key: _row(key, replicas, failures) for key, replicas in here.items()}
         for key, row in rows.items():
-            if row["verdict"] == EQUAL or key not in done or done[key]["verdict"] != EQUAL:
-                done[key] = row
+            before = done.get(key)
+            if before is not None and before["verdict"] == EQUAL != row["verdict"]:
+                continue
+            if before is not None and before["verdict"] == DRIFT == row["verdict"]:
+                continue  # its sequences are known
+            if row["verdict"] == DRIFT:
+                await _narrow(ask, key, row)
+            done[key] = row
         done = {key: row for key, row in done.items() if key in rows}  # others were deleted
         is_open = any(row["is_moving"] for row in done.values())
         if not is_open or time.monotonic() > deadline:
@@ -131,9 +154,11 @@ def _row(
     reasons = list(failures)
     is_moving = len(at_newest) < len(replicas)
     if len({replica["digest"] for replica in at_newest.values()}) > 1:
-        verdict, is_moving = "drift", False
+        verdict, is_moving = DRIFT, False
         reasons += [f"{n}: digest {r['digest']} at {newest}" for n, r in at_newest.items()]
-        reasons.append("audit the servers' directories to see which messages differ")
+    elif found := _differing_state(replicas):
+        verdict, is_moving = DRIFT, False
+        reasons.append(found)
     elif missing or failures or is_moving:
         verdict = "incomplete"
         if is_moving:
@@ -150,6 +175,45 @@ def _row(
         "missing": missing,
         "seqs": [],
         "where": "",
+        "odd": [],
         "reasons": reasons,
         "is_moving": is_moving,
     }
+
+
+def _differing_state(replicas: dict[str, dict[str, Any]]) -> str:
+    """Return which replicas took other fingerprints at the index of one checkpoint, though their
+    messages are equal; "" if none did. A fingerprint is of consumers and configuration too."""
+    by_index: dict[int, dict[str, str]] = {}
+    for name, replica in replicas.items():
+        checkpoint = replica.get("checkpoint") or {}
+        if checkpoint.get("index"):
+            taken = by_index.setdefault(checkpoint["index"], {})
+            taken[name] = checkpoint["fingerprint"]
+    for index, taken in by_index.items():
+        if len(set(taken.values())) > 1:
+            told = ", ".join(" ".join(each) for each in sorted(taken.items()))
+            return f"consumers or configuration differ at {index}: fingerprints {told}"
+    return ""
+
+
+async def _narrow(ask: Ask, key: tuple[str, str], row: dict[str, Any]) -> None:
+    """Tell at which sequences replicas differ, and whose."""
+    from streamd.offline.odd_replicas import gathered
+    from streamd.offline.replica_state import ranges_text
+
+    account, name = key
+    if len(row["read"]) < 2:
+        return
+    try:
+        found = await find_drift(ask, row["read"], account, name, row["at_index"])
+    except CtlError as err:
+        row["reasons"].append(f"{err}; audit the servers' directories to see which messages differ")
+        return
+    row["seqs"] = sorted(found.seqs)
+    row["where"] = ranges_text(row["seqs"])
+    for names, seqs in gathered(found.seqs):
+        row["odd"].append({"replicas": names, "seqs": seqs})
+        row["reasons"].append(f"{', '.join(names)}: other messages at {ranges_text(seqs)}")
+    if found.reason:
+        row["reasons"].append(found.reason)

@@ -10,8 +10,9 @@ from streamd.backup import create_backup, restore_backup
 from streamd.backup.backup_record import BackupRecord, StreamRecord, choose, read_record
 from streamd.backup.restore_backup import RestorePlan
 from streamd.backup.vault import opened_vault
-from streamd.ctl.display import Column, note, say, show_data, show_rows
+from streamd.ctl.display import Column, counts, note, say, show_data, show_rows, sizes
 from streamd.ctl.failures import FAILED, CtlError, unusable
+from streamd.ctl.name_completion import STREAM_NAME
 from streamd.ctl.nats_link import Link
 from streamd.ctl.progress_bar import progress_bar
 from streamd.ctl.quantities import count_text, size_text, time_ns
@@ -41,15 +42,15 @@ def _row(record: BackupRecord) -> dict[str, Any]:
 _COLUMNS = (
     Column("id", "backup"),
     Column("streams", "streams", lambda names: str(len(names)), is_number=True),
-    Column("messages", "messages", count_text, is_number=True),
-    Column("bytes", "bytes", size_text, is_number=True),
+    *counts("messages"),
+    *sizes("bytes"),
     Column("server", "server"),
 )
 
 
 @wire_verb(command_backup, "create", example="streamctl backup create /backups/orders ORDERS")
 @_place
-@click.argument("streams", metavar="[STREAM]...", nargs=-1)
+@click.argument("streams", metavar="[STREAM]...", nargs=-1, type=STREAM_NAME)
 @click.option("--no-consumers", is_flag=True, help="Leave out consumers.")
 async def create(link: Link, place: str, streams: tuple[str, ...], no_consumers: bool) -> None:
     """Back up streams, all of the account if none is named; each is as of one moment.
@@ -61,7 +62,8 @@ async def create(link: Link, place: str, streams: tuple[str, ...], no_consumers:
     if not names:
         raise CtlError("the account has no streams", "streamctl stream list")
     server = link.nc.connected_url.netloc if link.nc.connected_url else ""
-    with opened_vault(place, is_written=True) as vault, progress_bar("bytes") as steps:
+    bar = progress_bar("backing up", is_bytes=True)
+    with opened_vault(place, is_written=True) as vault, bar as steps:
         record = await create_backup.create(
             link.nc,
             vault,
@@ -108,12 +110,12 @@ def show(settings: Settings, place: str, name: str) -> None:
     ]
     columns = (
         Column("stream", "stream"),
-        Column("messages", "messages", count_text, is_number=True),
+        *counts("messages"),
         Column("first_seq", "first", is_number=True),
         Column("last_seq", "last", is_number=True),
         Column("last_ts", "last time"),
         Column("consumers", "consumers", is_number=True),
-        Column("bytes", "bytes", size_text, is_number=True),
+        *sizes("bytes"),
     )
     show_rows(settings, rows, columns)
 
@@ -127,7 +129,7 @@ def verify(settings: Settings, place: str, name: str) -> int:
     Checksums, order and numbers of messages; no server is asked."""
     with opened_vault(place) as vault:
         record = choose(vault, name)
-        with progress_bar("messages", record.message_count) as steps:
+        with progress_bar("verifying messages", record.message_count) as steps:
             found = list(restore_backup.verify(vault, record, steps.advance))
     rows = [
         {"stream": each.stream, "messages": each.message_count, "fault": each.fault}
@@ -135,7 +137,7 @@ def verify(settings: Settings, place: str, name: str) -> int:
     ]
     columns = (
         Column("stream", "stream"),
-        Column("messages", "messages", count_text, is_number=True),
+        *counts("messages"),
         Column("fault", "", lambda fault: fault or "whole"),
     )
     show_rows(settings, rows, columns)
@@ -183,7 +185,8 @@ async def restore(
     rows: list[dict[str, Any]] = []
     with opened_vault(place) as vault:
         for stream in _chosen(choose(vault, name), streams, is_one=bool(new_name or subjects)):
-            with progress_bar(f"bytes of {stream.name}") as steps:
+            size = sum(fact.byte_count for fact in stream.segments)
+            with progress_bar(f"restoring {stream.name}", size, is_bytes=True) as steps:
                 done = 0
 
                 def told(count: int) -> None:
@@ -205,7 +208,7 @@ async def restore(
             )
     columns = (
         Column("stream", "stream"),
-        Column("messages", "messages", count_text, is_number=True),
+        *counts("messages"),
         Column("last_seq", "last", is_number=True),
         Column("consumers", "consumers", is_number=True),
     )

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from streamd.ctl.benchmarking import WORKLOADS, Plan
-from streamd.ctl.display import Column, say, show_data, show_table
+from streamd.ctl.display import Column, say, show_data, show_table, spans, words
 from streamd.ctl.failures import unusable
 from streamd.ctl.latencies import histogram_lines, summary
 from streamd.ctl.nats_link import Link, run_on_link
 from streamd.ctl.progress_bar import progress_bar
-from streamd.ctl.quantities import count_text, parse_size, size_text, span_text
+from streamd.ctl.quantities import count_text, parse_size, size_text
 from streamd.ctl.settings import Settings
 from streamd.ctl.verbs import verb
 
@@ -21,15 +21,10 @@ COUNTS = {"pub": 100_000}
 COUNT = 10_000
 
 COLUMNS = (
-    Column("server", "server"),
-    Column("workload", "workload"),
+    *words("server", "workload"),
     Column("messages_per_s", "messages/s", lambda rate: count_text(round(rate)), is_number=True),
     Column("bytes_per_s", "bytes/s", lambda rate: size_text(round(rate)), is_number=True),
-    Column("p50_ns", "p50", span_text, is_number=True),
-    Column("p90_ns", "p90", span_text, is_number=True),
-    Column("p99_ns", "p99", span_text, is_number=True),
-    Column("p99.9_ns", "p99.9", span_text, is_number=True),
-    Column("max_ns", "max", span_text, is_number=True),
+    *spans("p50_ns=p50", "p90_ns=p90", "p99_ns=p99", "p99.9_ns=p99.9", "max_ns=max"),
 )
 
 

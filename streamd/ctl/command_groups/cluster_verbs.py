@@ -22,7 +22,8 @@ from streamd.cli.cluster_local import (
     is_ready,
     server_binary,
 )
-from streamd.ctl.display import Column, say, show_data, show_table
+from streamd.ctl.display import Column, note, say, show_data, show_table, words
+from streamd.ctl.progress_bar import spinner
 from streamd.ctl.settings import Settings
 from streamd.ctl.verbs import VerbGroup, verb
 
@@ -69,8 +70,7 @@ class NodeStatus:
 COLUMNS = (
     Column("node", "node"),
     Column("pid", "pid", lambda pid: str(pid or "-"), is_number=True),
-    Column("clients", "clients"),
-    Column("monitoring", "monitoring"),
+    *words("clients", "monitoring"),
     Column("meta", "meta", lambda meta: meta or "-"),
     Column("replicas", "replicas", is_number=True),
     Column("health", "health", lambda state: DEGRADED if state.startswith(DEGRADED) else state),
@@ -123,7 +123,8 @@ def up(
         )
     names = tuple(f"node{at}" for at in range(1, count + 1))
     cluster = LocalCluster.create(directory, wanted, names)
-    cluster.start(binary or server_binary())
+    with spinner("waiting until all nodes are ready"):
+        cluster.start(binary or server_binary())
     _show(settings, _look(cluster))
     if settings.output == "table":
         user, password = cluster.operator
@@ -167,23 +168,30 @@ def logs(
 @_nodes_argument
 @_dir_option
 @_binary_option
-def restart(_settings: Settings, directory: Path, names: tuple[str, ...], binary: str) -> int:
+def restart(settings: Settings, directory: Path, names: tuple[str, ...], binary: str) -> int:
     """Stop and start one node, or all one after another."""
     cluster = LocalCluster.load(directory)
     program = binary or server_binary()
+    tell = say if settings.output == "table" else note
+    rows = []
     for node in _chosen(cluster, names):
-        say(f"{node.name}: restarting")
-        took_s = cluster.restart(node, program)
-        say(f"{node.name}: all nodes are ready again after {took_s:.1f} s")
+        tell(f"{node.name}: restarting")
+        with spinner(f"waiting for {node.name}"):
+            took_s = cluster.restart(node, program)
+        tell(f"{node.name}: all nodes are ready again after {took_s:.1f} s")
+        rows.append({"node": node.name, "took_s": took_s})
+    show_data(settings, rows)
     return 0
 
 
 @verb(command_cluster, "down", example="streamctl cluster down")
 @_dir_option
-def down(_settings: Settings, directory: Path) -> int:
+def down(settings: Settings, directory: Path) -> int:
     """Stop the nodes; their data stays."""
-    stopped = LocalCluster.load(directory).stop()
-    say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+    with spinner("waiting until all nodes have stopped"):
+        stopped = LocalCluster.load(directory).stop()
+    if not show_data(settings, {"stopped": stopped}):
+        say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
     return 0
 
 

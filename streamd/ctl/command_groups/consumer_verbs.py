@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -9,10 +10,20 @@ import click
 from streamd.ctl import config_flags
 from streamd.ctl.asset_requests import consumer_info, consumers_of, refuse_no_name
 from streamd.ctl.config_flags import CONSUMER_FLAGS, config_options
-from streamd.ctl.display import Column, Field, note, say, show_data, show_fields, show_rows
+from streamd.ctl.display import (
+    Column,
+    Field,
+    counts,
+    note,
+    say,
+    show_data,
+    show_fields,
+    show_rows,
+    words,
+)
 from streamd.ctl.failures import ApiError, CtlError, unusable
 from streamd.ctl.message_display import as_document, as_text
-from streamd.ctl.name_completion import consumer_argument, stream_argument
+from streamd.ctl.name_completion import CONSUMER_NAME, consumer_argument, stream_argument
 from streamd.ctl.nats_link import Link
 from streamd.ctl.pulling import ACKS, pull
 from streamd.ctl.quantities import (
@@ -56,14 +67,9 @@ def _row(info: dict[str, Any]) -> dict[str, Any]:
 
 
 _COLUMNS = (
-    Column("name", "name"),
-    Column("kind", "kind"),
-    Column("ack", "ack"),
+    *words("name", "kind", "ack"),
     Column("filters", "filters", ", ".join),
-    Column("pending", "pending", count_text, is_number=True),
-    Column("in_flight", "in flight", count_text, is_number=True),
-    Column("redelivered", "redelivered", count_text, is_number=True),
-    Column("ack_floor_seq", "ack floor", count_text, is_number=True),
+    *counts("pending", "in_flight", "redelivered", "ack_floor_seq=ack floor"),
     Column("last_delivery", "last delivery", since_text, is_number=True),
 )
 
@@ -101,9 +107,7 @@ async def report(link: Link, stream: str, sort: str) -> None:
         *_COLUMNS[:2],
         Column("leader", "leader"),
         *_COLUMNS[4:7],
-        Column("waiting", "pulls waiting", count_text, is_number=True),
-        Column("delivered_seq", "delivered", count_text, is_number=True),
-        Column("ack_floor_seq", "ack floor", count_text, is_number=True),
+        *counts("waiting=pulls waiting", "delivered_seq=delivered", "ack_floor_seq=ack floor"),
         Column("paused", "paused", lambda is_paused: "yes" if is_paused else "no"),
     )
     show_rows(link.settings, rows, columns, none=f"stream {stream} has no consumers")
@@ -224,7 +228,7 @@ async def edit(link: Link, stream: str, consumer: str, dry_run: bool, **options:
 
 @wire_verb(command_consumer, "delete", example="streamctl consumer delete ORDERS billing --yes")
 @stream_argument
-@click.argument("consumers", metavar="CONSUMER...", nargs=-1, required=True)
+@click.argument("consumers", metavar="CONSUMER...", nargs=-1, required=True, type=CONSUMER_NAME)
 @yes_option
 async def delete(link: Link, stream: str, consumers: tuple[str, ...], yes: bool) -> None:
     """Delete consumers; their positions are lost."""
@@ -266,16 +270,27 @@ async def next_messages(
     refuse_no_name(stream)
     refuse_no_name(consumer, "consumer")
     answer = ACKS["nak"] if nak else ACKS["term"] if term else ACKS["ack"] if ack else None
-    documents = []
+    is_text = link.settings.output == "table"
+    documents, replies = [], []
     async for message, reply in pull(link, stream, consumer, count, parse_span(wait)):
         documents.append(as_document(message))
-        if link.settings.output == "table":
-            print(as_text(message) + "\n")
-        if answer is not None:
-            await link.request(reply, answer)  # a double ack: it is answered when it counts
-    if not show_data(link.settings, documents) and not documents:
+        replies.append(reply)
+        if is_text:
+            print(as_text(message) + "\n", flush=True)
+            await _answer(link, reply, answer)
+    if not documents:
         note(f"no messages for {consumer} within {wait}")
+    if not is_text:
+        show_data(link.settings, documents)
+        sys.stdout.flush()
+        for reply in replies:  # what was not shown is not acked
+            await _answer(link, reply, answer)
     return 0 if documents else 1
+
+
+async def _answer(link: Link, reply: str, answer: bytes | None) -> None:
+    if answer is not None:
+        await link.request(reply, answer)  # a double ack: it is answered when it counts
 
 
 @wire_verb(command_consumer, "pause", example="streamctl consumer pause ORDERS billing --for 30m")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from streamd.ctl import context_files
-from streamd.ctl.display import Column, Field, say, show_fields, show_rows
+from streamd.ctl.display import Column, Field, say, show_data, show_fields, show_rows, words
 from streamd.ctl.failures import unusable
 from streamd.ctl.name_completion import CONTEXT_NAME
 from streamd.ctl.settings import FLAGS, Settings
@@ -37,10 +37,7 @@ def list_contexts(settings: Settings) -> None:
         )
     columns = (
         Column("selected", "", lambda is_chosen: "*" if is_chosen else ""),
-        Column("name", "name"),
-        Column("url", "url"),
-        Column("description", "description"),
-        Column("file", "file"),
+        *words("name", "url", "description", "file"),
     )
     show_rows(settings, rows, columns, none="no contexts: streamctl context save NAME --server URL")
 
@@ -75,25 +72,30 @@ def save(settings: Settings, name: str, description: str, is_selected: bool) -> 
     fields["tls_first"] = settings.tls_first
     fields["description"] = description
     path = context_files.save(name, fields)
-    say(f"saved {path}")
     if is_selected:
         context_files.select(name)
-        say(f"{name} is in use")
+    if not show_data(settings, {"name": name, "file": str(path), "selected": is_selected}):
+        say(f"saved {path}")
+        if is_selected:
+            say(f"{name} is in use")
 
 
 @verb(command_context, "select", example="streamctl context select staging")
 @click.argument("name", type=CONTEXT_NAME)
-def select(_settings: Settings, name: str) -> None:
+def select(settings: Settings, name: str) -> None:
     """Use this context from now on."""
     context_files.select(name)
-    say(f"{name} is in use")
+    if not show_data(settings, {"selected": name}):
+        say(f"{name} is in use")
 
 
 @verb(command_context, "delete", example="streamctl context delete staging")
 @click.argument("name", type=CONTEXT_NAME)
-def delete(_settings: Settings, name: str) -> None:
+def delete(settings: Settings, name: str) -> None:
     """Remove a context."""
-    say(f"removed {context_files.delete(name)}")
+    path = context_files.delete(name)
+    if not show_data(settings, {"removed": str(path)}):
+        say(f"removed {path}")
 
 
 assert {field for field, *_ in FLAGS} - {"context", "timeout"} <= set(context_files.FIELDS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from streamd.ctl.display import Column, say, show_data, show_table
+from streamd.ctl.display import Column, say, show_data, show_table, words
 from streamd.ctl.failures import UNUSABLE, CtlError, unusable
 from streamd.ctl.latencies import histogram_lines, summary
 from streamd.ctl.progress_bar import progress_bar
@@ -24,16 +24,18 @@ SYNC_BYTES: Final = 4096
 SLOW_SYNC_NS: Final = 10_000_000
 BAD_SYNC_NS: Final = 100_000_000
 OPEN_FILES_MIN: Final = 65_536
+PROCESSES_MIN: Final = 4096
+FILE_BYTES_MIN: Final = 1 << 40
 FREE_PERCENT: Final = 10
 CLOCK_NS: Final = 100_000_000
+CLOCK_TRIES: Final = 3
+PAYLOAD_BYTES: Final = 8 * 1024 * 1024  # from here on nats-server warns, too
 _VOLATILE: Final = ("tmpfs", "ramfs", "overlay")
 
 Check = dict[str, Any]
 
 COLUMNS = (
-    Column("check", "check"),
-    Column("state", "state"),
-    Column("found", "found"),
+    *words("check", "state", "found"),
     Column("advice", "what to do", lambda text: text or "-"),
 )
 
@@ -84,7 +86,7 @@ def _of_machine(directory: Path, syncs: int, pid: int | None) -> Iterator[Check]
     yield _sync_latency(directory, syncs)
     yield _file_system(directory)
     yield _free_space(directory)
-    yield _open_files(pid)
+    yield from _ulimits(pid)
     yield from _memory()
 
 
@@ -154,22 +156,52 @@ def _free_space(directory: Path) -> Check:
     return _check("free space", OK if percent >= FREE_PERCENT else WARNING, text, advice)
 
 
-def _open_files(pid: int | None) -> Check:
-    if pid is None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        of = "of this shell"
-    else:
+class _Limit(NamedTuple):
+    """Limit of a process: its name in /proc/PID/limits, what a server needs, how to raise it."""
+
+    check: str
+    line: str
+    number: int
+    least: int
+    advice: str
+
+
+_LIMITS: Final = (
+    _Limit(
+        "open files", "Max open files", resource.RLIMIT_NOFILE, OPEN_FILES_MIN,
+        f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= of the systemd unit",
+    ),
+    _Limit(
+        "processes", "Max processes", resource.RLIMIT_NPROC, PROCESSES_MIN,
+        f"ulimit -u {PROCESSES_MIN}, or LimitNPROC= of the systemd unit: threads count",
+    ),
+    _Limit(
+        "file size", "Max file size", resource.RLIMIT_FSIZE, FILE_BYTES_MIN,
+        "ulimit -f unlimited: a write beyond it fails, and ends the server's store",
+    ),
+)  # fmt: skip
+
+
+def _ulimits(pid: int | None) -> Iterator[Check]:
+    lines: list[str] = []
+    if pid is not None:
         try:
             lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
         except OSError as err:
-            return _check("open files", UNKNOWN, str(err), "name the pid of a running server")
-        word = next(line for line in lines if line.startswith("Max open files")).split()[3]
-        soft = resource.RLIM_INFINITY if word == "unlimited" else int(word)
-        of = f"of process {pid}"
-    is_enough = soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN
-    text = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,} {of}"
-    advice = f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= of the systemd unit"
-    return _check("open files", OK if is_enough else WARNING, text, advice)
+            yield _check("ulimits", UNKNOWN, str(err), "name the pid of a running server")
+            return
+    of = "of this shell" if pid is None else f"of process {pid}"
+    for limit in _LIMITS:
+        if pid is None:
+            soft, _ = resource.getrlimit(limit.number)
+        else:
+            line = next((line for line in lines if line.startswith(limit.line)), "")
+            word = line.removeprefix(limit.line).split()[:1]
+            soft = int(word[0]) if word and word[0].isdigit() else resource.RLIM_INFINITY
+        is_endless = soft == resource.RLIM_INFINITY
+        text = "unlimited" if is_endless else f"{soft:,} {of}"
+        is_enough = is_endless or soft >= limit.least
+        yield _check(limit.check, OK if is_enough else WARNING, text, limit.advice)
 
 
 def _memory() -> Iterator[Check]:
@@ -220,10 +252,10 @@ def _of_servers(settings: Settings) -> list[Check]:
 async def _checks_of(link: Any) -> list[Check]:
     from streamd.ctl.server_survey import all_servers, ask_server
 
-    asked_ns = time.time_ns()
     servers = await all_servers(link)
     names = [answer["server"]["name"] for answer in servers.found]
-    checks = [_presence(names, servers.missing), _clocks(servers.found, asked_ns)]
+    clocks = [await _clock_of(link, server) for server in servers.found]
+    checks = [_presence(names, servers.missing), _clocks(clocks)]
     checks += [_versions(servers.found), _quorum(len(names) + len(servers.missing))]
     for server in servers.found:
         name = server["server"]["name"]
@@ -234,7 +266,7 @@ async def _checks_of(link: Any) -> list[Check]:
         checks.append(_check(f"health of {name}", OK if is_well else BAD, reason if not is_well
                              else "ok", advice))  # fmt: skip
         varz, js = await ask_server(link, server, "VARZ"), await ask_server(link, server, "JSZ")
-        checks += _smells(name, varz, js)
+        checks += _smells(name, varz, js, len(names))
         if server["statsz"]["slow_consumers"]:
             count = server["statsz"]["slow_consumers"]
             advice = "streamctl server report connections --sort pending"
@@ -249,14 +281,43 @@ def _presence(names: list[str], missing: list[str]) -> Check:
     return _check("servers", OK, ", ".join(names))
 
 
-def _clocks(answers: list[Any], asked_ns: int) -> Check:
-    """Compare the servers' clocks, each at the moment of its answer: to within the wait for all."""
-    slack = time.time_ns() - asked_ns
-    times = [time_ns(answer["server"]["time"]) or 0 for answer in answers]
-    spread = max(0, max(times) - min(times) - slack) if times else 0
-    text = f"within {span_text(spread)}" if spread else f"within the measure ({span_text(slack)})"
+class _Clock(NamedTuple):
+    """Server's clock against that of this machine, and how far that may be wrong, in ns."""
+
+    server: str
+    offset: int
+    error: int
+
+
+async def _clock_of(link: Any, server: Any) -> _Clock:
+    """Measure a server's clock: of several answers the quickest tells it best."""
+    from streamd.ctl.server_survey import ask_server
+
+    found = []
+    for _ in range(CLOCK_TRIES):
+        before = time.time_ns()
+        told = time_ns((await ask_server(link, server, "VARZ"))["now"]) or 0
+        after = time.time_ns()
+        error = (after - before) // 2
+        found.append(_Clock(server["server"]["name"], told - (before + after) // 2, error))
+    return min(found, key=lambda clock: clock.error)
+
+
+def _clocks(clocks: Sequence[_Clock]) -> Check:
+    """Judge how far the servers' clocks are apart for sure, whatever the errors of the measure."""
+    early = max(clock.offset - clock.error for clock in clocks)
+    late = min(clock.offset + clock.error for clock in clocks)
+    spread = max(0, early - late)
+    shown = ", ".join(
+        f"{clock.server} {'-' if clock.offset < 0 else '+'}{span_text(abs(clock.offset))}"
+        for clock in clocks
+    )
+    error = max(clock.error for clock in clocks)
+    text = f"{shown} against this machine, to within {span_text(error)}"
     advice = "run chrony or ntpd on every node: times of messages are those of the leader's clock"
-    return _check("clocks", OK if spread < CLOCK_NS else WARNING, text, advice)
+    offsets = {clock.server: clock.offset for clock in clocks}
+    state = OK if spread < CLOCK_NS else WARNING
+    return _check("clocks", state, text, advice, spread_ns=spread, offsets_ns=offsets)
 
 
 def _versions(answers: list[Any]) -> Check:
@@ -271,7 +332,9 @@ def _quorum(size: int) -> Check:
     return _check("cluster size", OK if is_odd else WARNING, str(size), advice)
 
 
-def _smells(name: str, varz: dict[str, Any], js: dict[str, Any]) -> Iterator[Check]:
+def _smells(
+    name: str, varz: dict[str, Any], js: dict[str, Any], server_count: int
+) -> Iterator[Check]:
     config = js.get("config") or {}
     store = str(config.get("store_dir", ""))
     if store.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):
@@ -291,3 +354,16 @@ def _smells(name: str, varz: dict[str, Any], js: dict[str, Any]) -> Iterator[Che
         advice = "raise max_file_store, or lower the limits of streams"
         text = f"{size_text(used)} used, {size_text(reserved)} reserved of {size_text(limit)}"
         yield _check(f"storage of {name}", WARNING, text, advice)
+    if config and not config.get("sync_always"):
+        every = span_text(config.get("sync_interval"))
+        advice = "jetstream { sync: always }: a power cut takes what was acked since the last sync"
+        yield _check(f"syncs of {name}", WARNING, f"every {every}", advice)
+    payload = varz.get("max_payload", 0)
+    if payload > PAYLOAD_BYTES:
+        advice = "max_payload: 8MB at most; larger things go to an object bucket, in chunks"
+        yield _check(f"max payload of {name}", WARNING, size_text(payload), advice)
+    is_single = js.get("streams") and not js.get("ha_assets")
+    if server_count > 1 and js.get("meta_cluster") and is_single:
+        advice = "streamctl stream edit NAME --replicas 3: one copy is lost with its server"
+        text = f"{js['streams']} streams, none has a second copy"
+        yield _check(f"copies at {name}", WARNING, text, advice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from streamd.ctl.asset_requests import stream_info
-from streamd.ctl.display import note
+from streamd.ctl.display import note, show_item
 from streamd.ctl.failures import unusable
 from streamd.ctl.message_display import Shown, as_document, as_text
 from streamd.ctl.name_completion import stream_argument
@@ -33,7 +32,7 @@ class _Printer:
             self._wanted = re.compile(match.encode()) if match else None
         except re.error as err:
             raise unusable(f"--match {match!r}: {err}") from None
-        self._output = link.settings.output
+        self._settings = link.settings
         self._is_raw = is_raw
         self._is_pretty = is_pretty
         self.count = 0
@@ -44,15 +43,7 @@ class _Printer:
         self.count += 1
         if self._is_raw:
             print(message.payload.decode("utf-8", "replace"), flush=True)
-        elif self._output == "json":
-            print(json.dumps(as_document(message), ensure_ascii=False), flush=True)
-        elif self._output == "yaml":
-            import yaml
-
-            print(
-                "---\n" + yaml.safe_dump(as_document(message), sort_keys=False), end="", flush=True
-            )
-        else:
+        elif not show_item(self._settings, as_document(message)):
             print(as_text(message, is_pretty=self._is_pretty) + "\n", flush=True)
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamd.ctl.display import Column, note, say, show_data, show_table
+from streamd.ctl.display import Column, counts, note, say, show_data, show_table, sizes
 from streamd.ctl.failures import UNUSABLE, CtlError, unusable
 from streamd.ctl.message_display import Shown, as_document, as_text, parse_headers
+from streamd.ctl.progress_bar import with_progress
 from streamd.ctl.quantities import clock_text, count_text, size_text
 from streamd.ctl.settings import Settings
+from streamd.ctl.store_keys import key_option
 from streamd.ctl.verbs import verb
 from streamd.errors import StreamdError
 
@@ -25,32 +27,23 @@ _STREAMS = (
     Column("name", "stream"),
     Column("uid", "uid", is_number=True),
     Column("storage", "storage"),
-    Column("applied", "at index", count_text, is_number=True),
-    Column("log_last", "log ends", count_text, is_number=True),
-    Column("first_seq", "first", count_text, is_number=True),
-    Column("last_seq", "last", count_text, is_number=True),
-    Column("messages", "messages", count_text, is_number=True),
-    Column("bytes", "bytes", size_text, is_number=True),
-    Column("blocks", "blocks", count_text, is_number=True),
-    Column("consumers", "consumers", count_text, is_number=True),
+    *counts(
+        "applied=at index", "log_last=log ends", "first_seq=first", "last_seq=last", "messages"
+    ),
+    *sizes("bytes"),
+    *counts("blocks", "consumers"),
     Column("fault", "fault", lambda text: text or "-"),
 )
 _BLOCKS = (
     Column("block", "block", is_number=True),
-    Column("first_seq", "first", count_text, is_number=True),
-    Column("last_seq", "last", count_text, is_number=True),
-    Column("messages", "messages", count_text, is_number=True),
-    Column("live", "live", count_text, is_number=True),
-    Column("bytes", "bytes", size_text, is_number=True),
+    *counts("first_seq=first", "last_seq=last", "messages", "live"),
+    *sizes("bytes"),
     Column("is_sealed", "sealed", lambda is_sealed: "yes" if is_sealed else "no"),
     Column("state", "records"),
 )
 _CONSUMERS = (
     Column("name", "consumer"),
-    Column("delivered_seq", "delivered", count_text, is_number=True),
-    Column("ack_floor_seq", "ack floor", count_text, is_number=True),
-    Column("pending", "pending", count_text, is_number=True),
-    Column("redelivered", "redelivered", count_text, is_number=True),
+    *counts("delivered_seq=delivered", "ack_floor_seq=ack floor", "pending", "redelivered"),
 )
 
 
@@ -63,6 +56,7 @@ _CONSUMERS = (
     is_flag=True,
     help="All that the log has, though this directory alone does not prove that it is committed.",
 )
+@key_option
 def command_inspect(
     settings: Settings, directory: Path, stream: str, seq: int | None, whole_log: bool
 ) -> int:
@@ -121,8 +115,10 @@ def _directory(store: StoreDir, is_whole: bool) -> dict[str, Any]:
             "torn_at": log.torn_at,
         }
         made["damage"] += log.damage
-        for files in store.streams_by(log, tolerate_damage=True):
-            made["streams"].append(_stream_row(store, files, log.last_index(files.uid), is_whole))
+        there = store.streams_by(log, tolerate_damage=True)
+        for files in with_progress(f"reading {store.path}", there):
+            last = log.last_index(files.uid)
+            made["streams"].append(_stream_row(store, files, last, is_whole))
     except (StreamdError, OSError) as err:
         made["unread"].append(str(err))
     finally:
@@ -206,6 +202,7 @@ def _one_stream(
         if seq is not None:
             return _one_message(settings, view, seq)
         blocks, consumers = _block_rows(view), _consumer_rows(view)
+        snapshots = sorted(path.name for path in view.directory.glob("*.snap*"))
         document = {
             "stream": view.name,
             "uid": view.uid,
@@ -217,7 +214,7 @@ def _one_stream(
             "first_seq": view.first_seq,
             "last_seq": view.last_seq,
             "messages": view.messages,
-            "snapshots": sorted(path.name for path in view.directory.glob("*.snap*")),
+            "snapshots": snapshots,
             "blocks": blocks,
             "consumers": consumers,
             "torn": [str(each) for each in view.torn],
@@ -228,6 +225,7 @@ def _one_stream(
                 f"{count_text(view.messages)} messages, {view.first_seq}..{view.last_seq}, "
                 f"digest {view.digest:016x}\n"
             )
+            say(f"snapshots: {', '.join(snapshots) or 'none'}\n")
             show_table(blocks, _BLOCKS)
             if consumers:
                 say("")
@@ -244,7 +242,7 @@ def _block_rows(view: StreamView) -> Rows:
     from streamd.offline.replica_state import messages_of
 
     rows: Rows = []
-    for block in view.blocks:
+    for block in with_progress("reading blocks", view.blocks):
         try:
             count = sum(1 for _ in messages_of(block)) if block.live else 0
             state = "whole" if count == block.live else f"{block.live - count} are missing"

@@ -8,19 +8,23 @@ from typing import Any, Final
 
 import click
 
-from streamd.ctl.asset_requests import NO_MESSAGE, stream_info
+from streamd.ctl.asset_requests import NO_MESSAGE
+from streamd.ctl.buckets import BucketKind, bucket_options
 from streamd.ctl.display import (
     Column,
     Document,
     Field,
-    note,
+    counts,
     say,
     show_data,
     show_fields,
+    show_item,
     show_rows,
+    sizes,
 )
 from streamd.ctl.failures import ApiError, CtlError, unusable
 from streamd.ctl.message_display import Shown, payload_lines, stored_message
+from streamd.ctl.name_completion import KV_NAME
 from streamd.ctl.nats_link import Link, decoded
 from streamd.ctl.pulling import follow
 from streamd.ctl.quantities import (
@@ -28,16 +32,14 @@ from streamd.ctl.quantities import (
     count_text,
     parse_size,
     parse_span,
-    size_text,
     span_text,
 )
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.verbs import VerbGroup, wire_verb
 
-_BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _KEY: Final = re.compile(r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*")
 _WRONG_LAST: Final = (10071, 10164)
-_PREFIX: Final = "KV_"
+_BUCKETS: Final = BucketKind("KV_", "streamctl kv list")
 HISTORY_MAX: Final = 64
 
 
@@ -46,36 +48,21 @@ def command_kv() -> None:
     """Use buckets of keys and values."""
 
 
-bucket_argument = click.argument("bucket")
+bucket_argument = click.argument("bucket", type=KV_NAME)
 key_argument = click.argument("key")
 
 
-def _stream(bucket: str) -> str:
-    if not _BUCKET.fullmatch(bucket):
-        raise unusable(f"{bucket!r} is no name of a bucket: letters, digits, _ and -")
-    return _PREFIX + bucket
-
-
 def _subject(bucket: str, key: str) -> str:
-    _stream(bucket)
+    _BUCKETS.stream(bucket)
     if not _KEY.fullmatch(key):
         raise unusable(f"{key!r} is no key: letters, digits, - / _ = and inner dots")
     return f"$KV.{bucket}.{key}"
 
 
-async def _info(link: Link, bucket: str) -> dict[str, Any]:
-    try:
-        return await stream_info(link, _stream(bucket))
-    except CtlError as err:
-        if str(err).startswith("no stream"):
-            raise CtlError(f"no bucket {bucket!r}", "streamctl kv list") from None
-        raise
-
-
 def _bucket_row(info: dict[str, Any]) -> dict[str, Any]:
     config, state = info["config"], info["state"]
     return {
-        "bucket": config["name"].removeprefix(_PREFIX),
+        "bucket": _BUCKETS.bucket(info),
         "values": state["messages"],
         "keys": state.get("num_subjects", 0),
         "bytes": state["bytes"],
@@ -88,9 +75,8 @@ def _bucket_row(info: dict[str, Any]) -> dict[str, Any]:
 
 _BUCKET_COLUMNS = (
     Column("bucket", "bucket"),
-    Column("keys", "keys", count_text, is_number=True),
-    Column("values", "values", count_text, is_number=True),
-    Column("bytes", "bytes", size_text, is_number=True),
+    *counts("keys", "values"),
+    *sizes("bytes"),
     Column("history", "history", is_number=True),
     Column("ttl_ns", "ttl", lambda ns: span_text(ns) if ns else "none", is_number=True),
     Column("replicas", "copies", is_number=True),
@@ -101,8 +87,7 @@ _BUCKET_COLUMNS = (
 @wire_verb(command_kv, "list", example="streamctl kv list")
 async def list_buckets(link: Link) -> None:
     """List the buckets."""
-    infos = await link.pages("STREAM.LIST", "streams", {"subject": "$KV.*.>"})
-    rows = [_bucket_row(info) for info in infos if info["config"]["name"].startswith(_PREFIX)]
+    rows = [_bucket_row(info) for info in await _BUCKETS.listed(link, "$KV.*.>")]
     show_rows(link.settings, rows, _BUCKET_COLUMNS, none="no buckets: streamctl kv add NAME")
 
 
@@ -110,7 +95,7 @@ async def list_buckets(link: Link) -> None:
 @bucket_argument
 async def info(link: Link, bucket: str) -> None:
     """Show a bucket's size and configuration."""
-    row = _bucket_row(await _info(link, bucket))
+    row = _bucket_row(await _BUCKETS.info(link, bucket))
     lines = [Field(each.title, each.text(row[each.key])) for each in _BUCKET_COLUMNS[1:]]
     show_fields(link.settings, row, [(f"Bucket {bucket}", lines)])
 
@@ -118,12 +103,8 @@ async def info(link: Link, bucket: str) -> None:
 @wire_verb(command_kv, "add", example="streamctl kv add profiles --history 5 --replicas 3")
 @bucket_argument
 @click.option("--history", type=click.IntRange(1, HISTORY_MAX), default=1, show_default=True)
-@click.option("--ttl", default="0", help="Time after which values go, as 1h.")
-@click.option("--replicas", type=int, default=1, show_default=True, help="Copies.")
-@click.option("--storage", type=click.Choice(("file", "memory")), default="file")
-@click.option("--max-bytes", default="-1", help="Largest bucket, as 1GiB.")
 @click.option("--max-value-size", default="-1", help="Largest value.")
-@click.option("--description", default="", help="Remark for people.")
+@bucket_options("Time after which values go, as 1h.")
 async def add(
     link: Link,
     bucket: str,
@@ -136,7 +117,7 @@ async def add(
     description: str,
 ) -> None:
     """Create a bucket."""
-    stream, age = _stream(bucket), parse_span(ttl)
+    stream, age = _BUCKETS.stream(bucket), parse_span(ttl)
     window = 120 * 10**9
     config = {
         "name": stream,
@@ -183,11 +164,11 @@ async def _last(link: Link, bucket: str, key: str, revision: int | None = None) 
     subject = _subject(bucket, key)
     body = {"last_by_subj": subject} if revision is None else {"seq": revision}
     try:
-        answer = await link.api(f"STREAM.MSG.GET.{_stream(bucket)}", body)
+        answer = await link.api(f"STREAM.MSG.GET.{_BUCKETS.stream(bucket)}", body)
     except ApiError as err:
         if err.err_code == NO_MESSAGE:
             return None
-        await _info(link, bucket)
+        await _BUCKETS.info(link, bucket)
         raise
     found = stored_message(answer["message"])
     return found if found.subject == subject else None
@@ -314,17 +295,14 @@ async def purge(link: Link, bucket: str, key: str, yes: bool) -> None:
 @yes_option
 async def remove(link: Link, bucket: str, yes: bool) -> None:
     """Remove a bucket, with all of its values."""
-    found = _bucket_row(await _info(link, bucket))
-    confirm(f"remove bucket {bucket} with {count_text(found['keys'])} keys", yes)
-    await link.api(f"STREAM.DELETE.{_stream(bucket)}")
-    note(f"removed {bucket}")
-    show_data(link.settings, {"removed": bucket})
+    found = _bucket_row(await _BUCKETS.info(link, bucket))
+    await _BUCKETS.remove(link, bucket, f"{count_text(found['keys'])} keys", yes)
 
 
 async def _entries(link: Link, bucket: str, pattern: str, deliver: str) -> list[dict[str, Any]]:
-    await _info(link, bucket)
+    await _BUCKETS.info(link, bucket)
     config = {"filter_subject": f"$KV.{bucket}.{pattern}", "deliver_policy": deliver}
-    messages = follow(link, _stream(bucket), config, is_endless=False)
+    messages = follow(link, _BUCKETS.stream(bucket), config, is_endless=False)
     return [_entry(bucket, message) async for message, _ in messages]
 
 
@@ -383,20 +361,16 @@ async def history(link: Link, bucket: str, key: str) -> None:
 @click.option("--new", is_flag=True, help="Only changes from now on.")
 async def watch(link: Link, bucket: str, pattern: str, count: int | None, new: bool) -> None:
     """Show the values of keys, and each change of them, until Ctrl-C."""
-    import json
-
-    await _info(link, bucket)
+    await _BUCKETS.info(link, bucket)
     config = {
         "filter_subject": f"$KV.{bucket}.{pattern}",
         "deliver_policy": "new" if new else "last_per_subject",
     }
     seen = 0
-    async for message, _ in follow(link, _stream(bucket), config, is_endless=True):
+    async for message, _ in follow(link, _BUCKETS.stream(bucket), config, is_endless=True):
         entry = _entry(bucket, message)
-        if link.settings.output == "table":
+        if not show_item(link.settings, entry):
             say(f"[{message.seq}] {entry['operation']} {entry['key']}: {_value_text(entry)}")
-        else:
-            print(json.dumps(entry, ensure_ascii=False), flush=True)
         seen += 1
         if seen == count:
             return

@@ -8,16 +8,19 @@ from typing import Any
 import click
 
 from streamd.ctl.asset_requests import consumers_of, next_message
-from streamd.ctl.display import Column, note, show_rows
+from streamd.ctl.display import Column, counts, note, show_rows, spans, words
+from streamd.ctl.failures import CtlError
+from streamd.ctl.name_completion import STREAM_NAME
 from streamd.ctl.nats_link import Link
-from streamd.ctl.quantities import age_ns, count_text, parse_span, span_text
+from streamd.ctl.progress_bar import progress_bar
+from streamd.ctl.quantities import age_ns, parse_span
 from streamd.ctl.verbs import wire_verb
 
 AT_ONCE = 16  # requests in flight
 
 
 @wire_verb(None, "lag", example="streamctl lag ORDERS --max-time 5m --max-messages 10000")
-@click.argument("streams", metavar="[STREAM]...", nargs=-1)
+@click.argument("streams", metavar="[STREAM]...", nargs=-1, type=STREAM_NAME)
 @click.option("--max-messages", type=click.IntRange(min=0), help="Most messages behind.")
 @click.option("--max-time", help="Longest time behind, as 5m.")
 @click.option("--all", "is_all", is_flag=True, help="Consumers too that are up to date.")
@@ -44,13 +47,10 @@ async def command_lag(
     late = sum(row["is_late"] for row in rows)
     shown = [row for row in rows if is_all or row["messages"]]
     columns = (
-        Column("stream", "stream"),
-        Column("name", "consumer"),
-        Column("messages", "behind", count_text, is_number=True),
-        Column("time_ns", "time", span_text, is_number=True),
-        Column("pending", "pending", count_text, is_number=True),
-        Column("in_flight", "in flight", count_text, is_number=True),
-        Column("redelivered", "redelivered", count_text, is_number=True),
+        *words("stream", "name=consumer"),
+        *counts("messages=behind"),
+        *spans("time_ns=time"),
+        *counts("pending", "in_flight", "redelivered"),
         Column("is_late", "", lambda is_late: "LATE" if is_late else ""),
     )
     show_rows(link.settings, shown, columns, none=f"{len(rows)} consumers, none is behind")
@@ -68,10 +68,15 @@ async def _rows(link: Link, names: list[str]) -> list[dict[str, Any]]:
         async with gate:
             rows.append(await _row(link, info))
 
-    async with asyncio.TaskGroup() as group:
-        for name in names:
-            for info in await consumers_of(link, name):
-                group.create_task(look(info))
+    try:
+        with progress_bar("asking streams for their consumers", len(names)) as bar:
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    for info in await consumers_of(link, name):
+                        group.create_task(look(info))
+                    bar.advance()
+    except* CtlError as failed:
+        raise failed.exceptions[0] from None
     return rows
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,19 +10,30 @@ from typing import Any, Final
 
 import click
 
-from streamd.ctl.asset_requests import NO_MESSAGE, stream_info
-from streamd.ctl.display import Column, Field, note, say, show_data, show_fields, show_rows
+from streamd.ctl.asset_requests import NO_MESSAGE
+from streamd.ctl.buckets import BucketKind, bucket_options
+from streamd.ctl.display import (
+    Column,
+    Field,
+    counts,
+    note,
+    say,
+    show_data,
+    show_fields,
+    show_rows,
+    sizes,
+)
 from streamd.ctl.failures import ApiError, CtlError, unusable
 from streamd.ctl.message_display import stored_message
+from streamd.ctl.name_completion import OBJECT_BUCKET_NAME
 from streamd.ctl.nats_link import Link, decoded
 from streamd.ctl.progress_bar import progress_bar
 from streamd.ctl.pulling import follow
-from streamd.ctl.quantities import clock_text, count_text, parse_size, parse_span, size_text
+from streamd.ctl.quantities import clock_text, parse_size, parse_span, size_text
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.verbs import VerbGroup, wire_verb
 
-_BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_PREFIX: Final = "OBJ_"
+_BUCKETS: Final = BucketKind("OBJ_", "streamctl object buckets")
 _CHUNK_BYTES: Final = 128 * 1024
 _DIGEST: Final = "SHA-256="
 
@@ -33,13 +43,7 @@ def command_object() -> None:
     """Use buckets of files."""
 
 
-bucket_argument = click.argument("bucket")
-
-
-def _stream(bucket: str) -> str:
-    if not _BUCKET.fullmatch(bucket):
-        raise unusable(f"{bucket!r} is no name of a bucket: letters, digits, _ and -")
-    return _PREFIX + bucket
+bucket_argument = click.argument("bucket", type=OBJECT_BUCKET_NAME)
 
 
 def _meta_subject(bucket: str, name: str) -> str:
@@ -48,33 +52,23 @@ def _meta_subject(bucket: str, name: str) -> str:
     return f"$O.{bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
-async def _check(link: Link, bucket: str) -> dict[str, Any]:
-    try:
-        return await stream_info(link, _stream(bucket))
-    except CtlError as err:
-        if str(err).startswith("no stream"):
-            raise CtlError(f"no bucket {bucket!r}", "streamctl object buckets") from None
-        raise
-
-
 @wire_verb(command_object, "buckets", example="streamctl object buckets")
 async def buckets(link: Link) -> None:
     """List the buckets."""
-    infos = await link.pages("STREAM.LIST", "streams", {"subject": "$O.*.C.>"})
+    infos = await _BUCKETS.listed(link, "$O.*.C.>")
     rows = [
         {
-            "bucket": info["config"]["name"].removeprefix(_PREFIX),
+            "bucket": _BUCKETS.bucket(info),
             "bytes": info["state"]["bytes"],
             "replicas": info["config"]["num_replicas"],
             "storage": info["config"]["storage"],
             "sealed": bool(info["config"].get("sealed")),
         }
         for info in infos
-        if info["config"]["name"].startswith(_PREFIX)
     ]
     columns = (
         Column("bucket", "bucket"),
-        Column("bytes", "bytes", size_text, is_number=True),
+        *sizes("bytes"),
         Column("replicas", "copies", is_number=True),
         Column("storage", "storage"),
         Column("sealed", "sealed", lambda is_sealed: "yes" if is_sealed else "no"),
@@ -84,11 +78,7 @@ async def buckets(link: Link) -> None:
 
 @wire_verb(command_object, "add", example="streamctl object add models --replicas 3")
 @bucket_argument
-@click.option("--replicas", type=int, default=1, show_default=True, help="Copies.")
-@click.option("--storage", type=click.Choice(("file", "memory")), default="file")
-@click.option("--max-bytes", default="-1", help="Largest bucket, as 10GiB.")
-@click.option("--ttl", default="0", help="Time after which objects go, as 30d.")
-@click.option("--description", default="", help="Remark for people.")
+@bucket_options("Time after which objects go, as 30d.")
 async def add(
     link: Link,
     bucket: str,
@@ -99,7 +89,7 @@ async def add(
     description: str,
 ) -> None:
     """Create a bucket."""
-    stream = _stream(bucket)
+    stream = _BUCKETS.stream(bucket)
     config = {
         "name": stream,
         "description": description,
@@ -122,22 +112,19 @@ async def add(
 @yes_option
 async def remove(link: Link, bucket: str, yes: bool) -> None:
     """Remove a bucket, with all of its objects."""
-    found = await _check(link, bucket)
-    confirm(f"remove bucket {bucket} with {size_text(found['state']['bytes'])}", yes)
-    await link.api(f"STREAM.DELETE.{_stream(bucket)}")
-    note(f"removed {bucket}")
-    show_data(link.settings, {"removed": bucket})
+    found = await _BUCKETS.info(link, bucket)
+    await _BUCKETS.remove(link, bucket, size_text(found["state"]["bytes"]), yes)
 
 
 async def _meta(link: Link, bucket: str, name: str) -> dict[str, Any] | None:
     """Return what is written of an object; None: there is none of that name."""
     body = {"last_by_subj": _meta_subject(bucket, name)}
     try:
-        answer = await link.api(f"STREAM.MSG.GET.{_stream(bucket)}", body)
+        answer = await link.api(f"STREAM.MSG.GET.{_BUCKETS.stream(bucket)}", body)
     except ApiError as err:
         if err.err_code == NO_MESSAGE:
             return None
-        await _check(link, bucket)
+        await _BUCKETS.info(link, bucket)
         raise
     message = stored_message(answer["message"])
     meta: dict[str, Any] = decoded(message.payload)
@@ -164,18 +151,18 @@ def _row(meta: dict[str, Any]) -> dict[str, Any]:
 @bucket_argument
 async def list_objects(link: Link, bucket: str) -> None:
     """List the objects of a bucket."""
-    await _check(link, bucket)
+    await _BUCKETS.info(link, bucket)
     config = {"filter_subject": f"$O.{bucket}.M.>", "deliver_policy": "last_per_subject"}
     rows = []
-    async for message, _ in follow(link, _stream(bucket), config, is_endless=False):
+    async for message, _ in follow(link, _BUCKETS.stream(bucket), config, is_endless=False):
         meta = decoded(message.payload)
         if not meta.get("deleted"):
             rows.append(_row({**meta, "mtime": message.time}))
     rows.sort(key=lambda row: str(row["name"]))
     columns = (
         Column("name", "name"),
-        Column("size", "size", size_text, is_number=True),
-        Column("chunks", "chunks", count_text, is_number=True),
+        *sizes("size"),
+        *counts("chunks"),
         Column("mtime", "stored", clock_text),
     )
     show_rows(link.settings, rows, columns, none=f"bucket {bucket} is empty")
@@ -195,7 +182,7 @@ async def _chunks(link: Link, bucket: str, meta: dict[str, Any]) -> AsyncIterato
     if not meta["chunks"]:
         return
     config = {"filter_subject": f"$O.{bucket}.C.{meta['nuid']}", "deliver_policy": "all"}
-    async for message, _ in follow(link, _stream(bucket), config, is_endless=False):
+    async for message, _ in follow(link, _BUCKETS.stream(bucket), config, is_endless=False):
         yield message.payload
 
 
@@ -221,7 +208,7 @@ async def get(
     beside = path.with_name(f".{path.name}.part")
     output = sys.stdout.buffer if is_piped else beside.open("wb")
     try:
-        with progress_bar(f"fetching {name}", meta["size"]) as bar:
+        with progress_bar(f"fetching {name}", meta["size"], is_bytes=True) as bar:
             async for chunk in _chunks(link, bucket, meta):
                 digest.update(chunk)
                 size += len(chunk)
@@ -241,7 +228,8 @@ async def get(
         if not is_piped:
             output.close()
             beside.unlink(missing_ok=True)
-    note(f"{size_text(size)} of {name}" + ("" if is_piped else f" in {path}"))
+    if is_piped or not show_data(link.settings, _row(meta) | {"file": str(path)}):
+        note(f"{size_text(size)} of {name}" + ("" if is_piped else f" in {path}"))
 
 
 @wire_verb(command_object, "put", example="streamctl object put models model-7.bin")
@@ -255,14 +243,15 @@ async def put(link: Link, bucket: str, file: Path, name: str | None, description
     import secrets
 
     name = name or file.name
-    await _check(link, bucket)
+    await _BUCKETS.info(link, bucket)
     before = await _meta(link, bucket, name)
     nuid = secrets.token_hex(11)
     digest, size, chunks = hashlib.sha256(), 0, 0
     subject = f"$O.{bucket}.C.{nuid}"
     total = file.stat().st_size
     try:
-        with file.open("rb") as content, progress_bar(f"storing {name}", total) as bar:
+        shown = progress_bar(f"storing {name}", total, is_bytes=True)
+        with file.open("rb") as content, shown as bar:
             while chunk := content.read(_CHUNK_BYTES):
                 decoded((await link.request(subject, chunk)).data)
                 digest.update(chunk)
@@ -300,7 +289,7 @@ async def _write_meta(link: Link, bucket: str, name: str, meta: dict[str, Any]) 
 
 
 async def _purge(link: Link, bucket: str, nuid: str) -> None:
-    await link.api(f"STREAM.PURGE.{_stream(bucket)}", {"filter": f"$O.{bucket}.C.{nuid}"})
+    await link.api(f"STREAM.PURGE.{_BUCKETS.stream(bucket)}", {"filter": f"$O.{bucket}.C.{nuid}"})
 
 
 @wire_verb(command_object, "delete", example="streamctl object delete models model-7.bin --yes")

@@ -11,6 +11,7 @@ import click
 from streamd.cli.cluster_local import server_binary
 from streamd.ctl.display import note, say, show_data
 from streamd.ctl.failures import CtlError
+from streamd.ctl.progress_bar import spinner
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.settings import Settings
 from streamd.ctl.verbs import verb
@@ -34,13 +35,14 @@ def command_recover(settings: Settings, config: Path, start: bool, binary: str, 
     With --start the server is then started once with --accept-loss, after a question, in the place
     of this program. Files that are given up are kept in its trash."""
     program = binary or server_binary()
-    done = subprocess.run(
-        [program, "-c", str(config), "--accept-loss=dry-run"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with spinner("reading what is left"):
+        done = subprocess.run(
+            [program, "-c", str(config), "--accept-loss=dry-run"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         raise CtlError(
             f"the dry run failed: {done.stderr.strip() or f'status {done.returncode}'}",

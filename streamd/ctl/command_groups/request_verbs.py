@@ -10,7 +10,7 @@ import click
 
 from streamd.ctl.body_templates import filled
 from streamd.ctl.command_groups.publish_verb import header_option, headers_of, templates_option
-from streamd.ctl.display import note, show_data
+from streamd.ctl.display import note, show_data, show_item
 from streamd.ctl.message_display import Shown, as_document, as_text
 from streamd.ctl.nats_link import Link
 from streamd.ctl.pulling import shown_of
@@ -112,23 +112,19 @@ async def command_reply(
         raise unusable("say what to answer: a BODY, or --echo")
     fixed = headers_of(headers)
     answered = 0
-    is_done = asyncio.Event()
-
-    async def take(msg: Any) -> None:
-        nonlocal answered
-        if not msg.reply:
-            return
-        answered += 1
-        text = body or ""
-        payload = msg.data if echo else (filled(text, answered) if has_templates else text).encode()
-        await link.nc.publish(msg.reply, payload, headers=fixed or None)
-        if link.settings.output == "table":
-            print(as_text(shown_of(msg)), flush=True)
-        if answered == count:
-            is_done.set()
-
-    await link.nc.subscribe(subject, queue=queue, cb=take)
+    text = body or ""
+    came: asyncio.Queue[Any] = asyncio.Queue()
+    await link.nc.subscribe(subject, queue=queue, cb=came.put)
     await link.nc.flush()
     note(f"answering on {subject}")
-    await is_done.wait()
+    while count is None or answered < count:
+        msg = await came.get()
+        if not msg.reply:
+            continue
+        answered += 1
+        payload = msg.data if echo else (filled(text, answered) if has_templates else text).encode()
+        await link.nc.publish(msg.reply, payload, headers=fixed or None)
+        question = shown_of(msg)
+        if not show_item(link.settings, as_document(question)):
+            print(as_text(question), flush=True)
     await link.nc.flush()

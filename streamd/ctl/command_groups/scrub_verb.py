@@ -7,28 +7,27 @@ from typing import Any
 
 import click
 
-from streamd.ctl.display import Column, note, show_rows
+from streamd.ctl.display import Column, counts, note, show_rows, sizes, words
 from streamd.ctl.failures import UNUSABLE, CtlError
+from streamd.ctl.name_completion import SERVER_NAME
 from streamd.ctl.nats_link import Link
-from streamd.ctl.progress_bar import progress_bar
-from streamd.ctl.quantities import count_text, size_text
+from streamd.ctl.progress_bar import Steps, progress_bar
 from streamd.ctl.server_survey import ask_server, chosen_servers
 from streamd.ctl.verbs import wire_verb
 
 POLL_S = 0.2
 
 COLUMNS = (
-    Column("server", "server"),
-    Column("state", "state"),
-    Column("files", "files", count_text, is_number=True),
-    Column("read_bytes", "read", size_text, is_number=True),
-    Column("skipped", "not readable", count_text, is_number=True),
+    *words("server", "state"),
+    *counts("files"),
+    *sizes("read_bytes=read"),
+    *counts("skipped=not readable"),
     Column("damaged", "damaged", lambda damaged: "; ".join(damaged) or "nothing"),
 )
 
 
 @wire_verb(None, "scrub", example="streamctl scrub n1 n2")
-@click.argument("servers", metavar="[SERVER]...", nargs=-1)
+@click.argument("servers", metavar="[SERVER]...", nargs=-1, type=SERVER_NAME)
 @click.option("--status", "is_status", is_flag=True, help="Only say how the last round went.")
 async def command_scrub(link: Link, servers: tuple[str, ...], is_status: bool) -> int:
     """Read and verify all files of servers (default: of all), and show what is damaged.
@@ -36,8 +35,9 @@ async def command_scrub(link: Link, servers: tuple[str, ...], is_status: bool) -
     What is damaged on one server is fetched from others by itself. Status 0: all files were read,
     and are whole. 1: damage. 2: a server or a file could not be read, so nothing is known of it."""
     chosen = await chosen_servers(link, servers)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_scrub(link, one, is_status)) for one in chosen.found]
+    with progress_bar("verifying files") as bar:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_scrub(link, one, is_status, bar)) for one in chosen.found]
     rows = [task.result() for task in tasks]
     rows += [_row(name, "no answer", {}) for name in chosen.missing]
     show_rows(link.settings, rows, COLUMNS)
@@ -68,7 +68,7 @@ def _is_known(row: dict[str, Any]) -> bool:
     return row["state"] == "verified" and not row["skipped"] and not row["failed"]
 
 
-async def _scrub(link: Link, server: dict[str, Any], is_status: bool) -> dict[str, Any]:
+async def _scrub(link: Link, server: dict[str, Any], is_status: bool, bar: Steps) -> dict[str, Any]:
     name = server["server"]["name"]
     request = "STREAMD.SCRUB"
     try:
@@ -77,14 +77,14 @@ async def _scrub(link: Link, server: dict[str, Any], is_status: bool) -> dict[st
         if is_status:
             state = "running" if found["is_running"] else "verified" if before else "not yet"
             return _row(name, state, found)
-        with progress_bar(f"verifying {name}", found["files"]) as bar:
-            shown = 0
-            while found["rounds"] == before:
-                await asyncio.sleep(POLL_S)
-                found = await ask_server(link, server, request)
-                done = found["files"] - found["files_left"]
-                bar.advance(done - shown)
-                shown = done
+        bar.expect(found["files"])
+        shown = 0
+        while found["rounds"] == before:
+            await asyncio.sleep(POLL_S)
+            found = await ask_server(link, server, request)
+            done = found["files"] - found["files_left"]
+            bar.advance(done - shown)
+            shown = done
         return _row(name, "verified", found | {"new_damages": found["damages"] - damages})
     except CtlError as err:
         note(str(err))

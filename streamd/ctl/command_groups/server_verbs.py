@@ -10,9 +10,22 @@ from typing import Any
 import click
 
 from streamd.ctl.asset_requests import refuse_no_name
-from streamd.ctl.display import Column, Field, note, say, show_data, show_fields, show_rows
+from streamd.ctl.display import (
+    Column,
+    Field,
+    counts,
+    note,
+    say,
+    show_data,
+    show_fields,
+    show_rows,
+    sizes,
+    words,
+)
 from streamd.ctl.failures import CtlError, unusable
+from streamd.ctl.name_completion import SERVER_NAME, STREAM_NAME
 from streamd.ctl.nats_link import Link
+from streamd.ctl.progress_bar import spinner
 from streamd.ctl.quantities import count_text, since_text, size_text
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.server_survey import all_servers, ask_server, chosen_servers
@@ -51,17 +64,18 @@ def server_row(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SERVER_COLUMNS = (
-    Column("name", "name"),
-    Column("version", "version"),
+    *words("name", "version"),
     Column("meta", "meta", lambda role: role or "-"),
     Column("started", "up", since_text, is_number=True),
     Column("cpu", "cpu %", lambda cpu: f"{cpu:.0f}", is_number=True),
-    Column("memory", "memory", size_text, is_number=True),
-    Column("connections", "clients", count_text, is_number=True),
-    Column("subscriptions", "subs", count_text, is_number=True),
-    Column("slow_consumers", "slow", count_text, is_number=True),
-    Column("in_msgs", "msgs in", count_text, is_number=True),
-    Column("out_msgs", "msgs out", count_text, is_number=True),
+    *sizes("memory"),
+    *counts(
+        "connections=clients",
+        "subscriptions=subs",
+        "slow_consumers=slow",
+        "in_msgs=msgs in",
+        "out_msgs=msgs out",
+    ),
 )
 
 
@@ -76,7 +90,7 @@ async def list_servers(link: Link) -> int:
 
 
 @wire_verb(command_server, "info", example="streamctl server info n1")
-@click.argument("server")
+@click.argument("server", type=SERVER_NAME)
 async def info(link: Link, server: str) -> None:
     """Show what a server is, and how it is configured (VARZ)."""
     (found,) = (await chosen_servers(link, (server,))).found
@@ -135,31 +149,18 @@ async def report(link: Link, kind: str, sort: str | None, limit: int) -> int:
 
 _JETSTREAM = (
     Column("server", "server"),
-    Column("streams", "streams", count_text, is_number=True),
-    Column("led", "led", count_text, is_number=True),
-    Column("consumers", "consumers", count_text, is_number=True),
-    Column("messages", "messages", count_text, is_number=True),
-    Column("bytes", "bytes", size_text, is_number=True),
-    Column("memory", "in memory", size_text, is_number=True),
-    Column("storage", "in files", size_text, is_number=True),
-    Column("api_total", "requests", count_text, is_number=True),
-    Column("api_errors", "refused", count_text, is_number=True),
+    *counts("streams", "led", "consumers", "messages"),
+    *sizes("bytes", "memory=in memory", "storage=in files"),
+    *counts("api_total=requests", "api_errors=refused"),
 )
-_HEALTH = (
-    Column("server", "server"),
-    Column("status", "status"),
-    Column("reason", "reason"),
-)
+_HEALTH = (*words("server", "status", "reason"),)
 _CONNECTIONS = (
     Column("server", "server"),
     Column("cid", "cid", is_number=True),
-    Column("name", "name"),
-    Column("user", "user"),
-    Column("address", "address"),
-    Column("subscriptions", "subs", count_text, is_number=True),
-    Column("pending", "pending", size_text, is_number=True),
-    Column("in_msgs", "msgs in", count_text, is_number=True),
-    Column("out_msgs", "msgs out", count_text, is_number=True),
+    *words("name", "user", "address"),
+    *counts("subscriptions=subs"),
+    *sizes("pending"),
+    *counts("in_msgs=msgs in", "out_msgs=msgs out"),
     Column("started", "since", since_text, is_number=True),
     Column("language", "language"),
 )
@@ -167,13 +168,17 @@ Rows = list[dict[str, Any]]
 Answers = Sequence[Mapping[str, Any]]
 
 
+async def _asked(link: Link, servers: Answers, name: str, **body: Any) -> list[tuple[str, Any]]:
+    """Return the names of servers, and what each answers."""
+    return [(each["server"]["name"], await ask_server(link, each, name, body)) for each in servers]
+
+
 async def _jetstream(link: Link, servers: Answers) -> Rows:
     rows = []
-    for server in servers:
-        js = await ask_server(link, server, "JSZ")
+    for name, js in await _asked(link, servers, "JSZ"):
         rows.append(
             {
-                "server": server["server"]["name"],
+                "server": name,
                 "streams": js.get("streams", 0),
                 "led": js.get("streams_leader", js.get("streams", 0) if not js.get("meta_cluster")
                               else 0),
@@ -190,27 +195,19 @@ async def _jetstream(link: Link, servers: Answers) -> Rows:
 
 
 async def _health(link: Link, servers: Answers) -> Rows:
-    rows = []
-    for server in servers:
-        health = await ask_server(link, server, "HEALTHZ")
-        rows.append(
-            {
-                "server": server["server"]["name"],
-                "status": health.get("status", "?"),
-                "reason": health.get("error", ""),
-            }
-        )
-    return rows
+    return [
+        {"server": name, "status": health.get("status", "?"), "reason": health.get("error", "")}
+        for name, health in await _asked(link, servers, "HEALTHZ")
+    ]
 
 
 async def _connections(link: Link, servers: Answers, limit: int) -> Rows:
     rows = []
-    for server in servers:
-        body = {"limit": limit, "auth": True}
-        for conn in (await ask_server(link, server, "CONNZ", body))["connections"]:
+    for name, connections in await _asked(link, servers, "CONNZ", limit=limit, auth=True):
+        for conn in connections["connections"]:
             rows.append(
                 {
-                    "server": server["server"]["name"],
+                    "server": name,
                     "cid": conn["cid"],
                     "name": conn.get("name", ""),
                     "user": conn.get("authorized_user", ""),
@@ -229,8 +226,13 @@ async def _connections(link: Link, servers: Answers, limit: int) -> Rows:
 @wire_verb(
     command_server, "step-down", example="streamctl server step-down --stream ORDERS --to n2"
 )
-@click.option("--stream", default="", help="Stream whose leader steps down [default: of all].")
-@click.option("--to", "preferred", default="", help="Server that is to lead.")
+@click.option(
+    "--stream",
+    default="",
+    type=STREAM_NAME,
+    help="Stream whose leader steps down [default: of all].",
+)
+@click.option("--to", "preferred", default="", type=SERVER_NAME, help="Server that is to lead.")
 @yes_option
 async def step_down(link: Link, stream: str, preferred: str, yes: bool) -> None:
     """Have the leader of a stream (by a user of its account), or of the cluster (by the system
@@ -241,7 +243,8 @@ async def step_down(link: Link, stream: str, preferred: str, yes: bool) -> None:
         before = (await link.api(f"STREAM.INFO.{stream}")).get("cluster") or {}
         confirm(f"have {before.get('leader')} hand over the leadership of stream {stream}", yes)
         await link.api(f"STREAM.LEADER.STEPDOWN.{stream}", body)
-        after = await _next_leader(link, stream, before.get("leader", ""))
+        with spinner("waiting for the next leader"):
+            after = await _next_leader(link, stream, before.get("leader", ""))
     else:
         before = await _meta_leader(link)
         confirm(f"have {before} hand over the leadership of the cluster", yes)
@@ -286,16 +289,19 @@ async def _next_leader(link: Link, stream: str, before: str) -> str:
 
 
 @wire_verb(command_server, "drain", example="streamctl server drain n1 --yes", is_long=True)
-@click.argument("server")
+@click.argument("server", type=SERVER_NAME)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it has stopped.")
 @yes_option
 async def drain(link: Link, server: str, no_wait: bool, yes: bool) -> int:
     """Send a server's clients to the others, hand its leaderships over, and stop it."""
     (found,) = (await chosen_servers(link, (server,))).found
+    is_alone = not found["statsz"].get("routes")
     name, clients = found["server"]["name"], found["statsz"]["connections"]
     confirm(f"drain server {name}, which has {count_text(clients)} clients, and stop it", yes)
     await ask_server(link, found, "STREAMD.DRAIN")
-    if not no_wait and not await _is_gone(link, name):
+    with spinner(f"waiting until {name} has stopped"):
+        is_over = no_wait or await _is_gone(link, name, is_alone=is_alone)
+    if not is_over:
         raise CtlError(f"{name} still answers after {GONE_WITHIN_S:g} s", "streamctl server list")
     done = {"server": name, "stopped": not no_wait}
     if not show_data(link.settings, done):
@@ -303,13 +309,15 @@ async def drain(link: Link, server: str, no_wait: bool, yes: bool) -> int:
     return 0
 
 
-async def _is_gone(link: Link, name: str) -> bool:
-    """Return True when a server does not answer any more."""
+async def _is_gone(link: Link, name: str, *, is_alone: bool) -> bool:
+    """Return True when a server does not answer any more. `is_alone`: no other will tell."""
     deadline = time.monotonic() + GONE_WITHIN_S
     while time.monotonic() < deadline:
         try:
             servers = await all_servers(link)
         except CtlError:
+            if is_alone and not link.nc.is_connected:
+                return True
             await asyncio.sleep(POLL_S)  # this connection is on its way to another server
             continue
         if name not in {answer["server"]["name"] for answer in servers.found}:

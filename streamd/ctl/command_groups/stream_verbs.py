@@ -16,12 +16,24 @@ from streamd.ctl.asset_requests import (
     stream_info,
 )
 from streamd.ctl.config_flags import STREAM_FLAGS, config_options
-from streamd.ctl.display import Column, Field, note, say, show_data, show_fields, show_rows
+from streamd.ctl.display import (
+    Column,
+    Field,
+    counts,
+    note,
+    say,
+    show_data,
+    show_fields,
+    show_rows,
+    sizes,
+    words,
+)
 from streamd.ctl.edit_losses import losses
 from streamd.ctl.failures import ApiError, CtlError, unusable
 from streamd.ctl.message_display import Shown, as_document, as_text, stored_message
-from streamd.ctl.name_completion import stream_argument
+from streamd.ctl.name_completion import STREAM_NAME, stream_argument
 from streamd.ctl.nats_link import Link
+from streamd.ctl.progress_bar import spinner
 from streamd.ctl.quantities import (
     clock_text,
     count_text,
@@ -61,8 +73,8 @@ async def list_streams(link: Link, subject: str, names: bool) -> None:
         Column("replicas", "copies", is_number=True),
         Column("leader", "leader"),
         Column("consumers", "consumers", is_number=True),
-        Column("messages", "messages", count_text, is_number=True),
-        Column("bytes", "bytes", size_text, is_number=True),
+        *counts("messages"),
+        *sizes("bytes"),
         Column("last_time", "last message", since_text, is_number=True),
     )
     show_rows(link.settings, rows, columns, none="no streams: add one with `streamctl stream add`")
@@ -228,7 +240,7 @@ async def _counts(
 
 
 @wire_verb(command_stream, "delete", example="streamctl stream delete ORDERS --yes")
-@click.argument("streams", metavar="STREAM...", nargs=-1, required=True)
+@click.argument("streams", metavar="STREAM...", nargs=-1, required=True, type=STREAM_NAME)
 @yes_option
 async def delete(link: Link, streams: tuple[str, ...], yes: bool) -> None:
     """Delete streams, with all of their messages and consumers."""
@@ -240,7 +252,8 @@ async def delete(link: Link, streams: tuple[str, ...], yes: bool) -> None:
             f"{count_text(state['consumer_count'])} consumers",
             yes,
         )
-        await link.api(f"STREAM.DELETE.{name}")
+        with spinner(f"deleting {name}"):
+            await link.api(f"STREAM.DELETE.{name}")
         note(f"deleted {name}")
     show_data(link.settings, {"deleted": list(streams)})
 
@@ -272,9 +285,10 @@ async def purge(
     limits = f", those before {seq}" if seq else f", but for the newest {keep}" if keep else ""
     confirm(f"purge stream {stream}: {count_text(count)} messages{of}{limits}", yes)
     body: dict[str, Any] = {"filter": subject, "seq": seq, "keep": keep}
-    answer = await link.api(
-        f"STREAM.PURGE.{stream}", {key: value for key, value in body.items() if value}
-    )
+    with spinner(f"purging {stream}"):
+        answer = await link.api(
+            f"STREAM.PURGE.{stream}", {key: value for key, value in body.items() if value}
+        )
     if not show_data(link.settings, {"stream": stream, "purged": answer["purged"]}):
         say(f"{count_text(answer['purged'])} messages purged from {stream}")
 
@@ -354,16 +368,12 @@ async def report(link: Link, sort: str) -> None:
     if sort != "name":
         rows.sort(key=lambda row: int(row[sort]), reverse=True)
     columns = (
-        Column("name", "name"),
-        Column("storage", "storage"),
-        Column("retention", "retention"),
-        Column("leader", "leader"),
+        *words("name", "storage", "retention", "leader"),
         Column("replicas", "copies", is_number=True),
         Column("behind", "behind", lambda names: ", ".join(names) or "none"),
-        Column("consumers", "consumers", count_text, is_number=True),
-        Column("messages", "messages", count_text, is_number=True),
-        Column("bytes", "bytes", size_text, is_number=True),
-        Column("deleted", "deleted", count_text, is_number=True),
+        *counts("consumers", "messages"),
+        *sizes("bytes"),
+        *counts("deleted"),
         Column("lost", "lost", lambda lost: count_text(len(lost)), is_number=True),
     )
     show_rows(link.settings, rows, columns, none="no streams")
@@ -381,7 +391,7 @@ async def subjects(link: Link, stream: str, pattern: str, count: int | None) -> 
     rows = [{"subject": subject, "messages": number} for subject, number in ordered]
     columns = (
         Column("subject", "subject"),
-        Column("messages", "messages", count_text, is_number=True),
+        *counts("messages"),
     )
     show_rows(link.settings, rows, columns, none=f"no messages on {pattern}")
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
+from streamd.callbacks import ignore
 from streamd.ctl.asset_requests import consumers_of
-from streamd.ctl.command_groups.server_verbs import server_row
-from streamd.ctl.display import Column, console, make_table
+from streamd.ctl.command_groups.server_verbs import SERVER_COLUMNS, server_row
+from streamd.ctl.display import Column, clean, console, counts, make_table, show_item, sizes, words
 from streamd.ctl.failures import CtlError, unusable
 from streamd.ctl.nats_link import Link
-from streamd.ctl.quantities import count_text, parse_span, size_text
+from streamd.ctl.progress_bar import no_progress
+from streamd.ctl.quantities import parse_span, size_text
 from streamd.ctl.server_survey import all_servers
+from streamd.ctl.settings import Settings
+from streamd.ctl.terminal_keys import pressed_keys
+from streamd.ctl.top_state import Rows, TopState
 from streamd.ctl.verbs import wire_verb
 
 VIEWS = ("servers", "streams", "consumers")
-Rows = list[dict[str, Any]]
 
 
 def _rate_text(rate: float) -> str:
@@ -33,32 +35,26 @@ def _bytes_rate(rate: float) -> str:
     return f"{size_text(round(rate))}/s"
 
 
+_OF_SERVERS = ("meta", "cpu", "memory", "connections")
 COLUMNS: dict[str, Sequence[Column]] = {
     "servers": (
         Column("name", "server"),
-        Column("meta", "meta", lambda role: role or "-"),
-        Column("cpu", "cpu %", lambda cpu: f"{cpu:.0f}", is_number=True),
-        Column("memory", "memory", size_text, is_number=True),
-        Column("connections", "clients", count_text, is_number=True),
+        *(column for column in SERVER_COLUMNS if column.key in _OF_SERVERS),
         Column("in_rate", "msgs in/s", _rate_text, is_number=True),
         Column("out_rate", "msgs out/s", _rate_text, is_number=True),
-        Column("slow_consumers", "slow", count_text, is_number=True),
+        *counts("slow_consumers=slow"),
     ),
     "streams": (
-        Column("name", "stream"),
-        Column("leader", "leader"),
-        Column("messages", "messages", count_text, is_number=True),
-        Column("bytes", "bytes", size_text, is_number=True),
-        Column("consumers", "consumers", count_text, is_number=True),
+        *words("name=stream", "leader"),
+        *counts("messages"),
+        *sizes("bytes"),
+        *counts("consumers"),
         Column("rate", "msgs/s", _rate_text, is_number=True),
         Column("bytes_rate", "growth", _bytes_rate, is_number=True),
     ),
     "consumers": (
-        Column("stream", "stream"),
-        Column("name", "consumer"),
-        Column("pending", "pending", count_text, is_number=True),
-        Column("in_flight", "in flight", count_text, is_number=True),
-        Column("redelivered", "redelivered", count_text, is_number=True),
+        *words("stream", "name=consumer"),
+        *counts("pending", "in_flight", "redelivered"),
         Column("rate", "msgs/s", _rate_text, is_number=True),
     ),
 }
@@ -78,6 +74,7 @@ _SORTED = {"servers": "name", "streams": "rate", "consumers": "pending"}
 @click.option("--every", default="2s", show_default=True, help="Time between two looks.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--times", type=click.IntRange(min=1), help="End after so many looks.")
+@click.option("--once", is_flag=True, help="One page, with rates over --every, and no keys.")
 async def command_top(
     link: Link,
     view: str,
@@ -86,45 +83,101 @@ async def command_top(
     every: str,
     limit: int,
     times: int | None,
+    once: bool,
 ) -> None:
-    """Show servers (to a user of the system account), streams and consumers live, until Ctrl-C."""
+    """Show servers (to a user of the system account), streams and consumers live, until Ctrl-C.
+
+    Keys at a terminal: q quits, s and S (or the arrows) choose the column to sort by, r reverses,
+    / filters, v changes the view, p pauses, + and - change the pace, ? shows the keys."""
+    if once and times is not None:
+        raise unusable("--once and --times exclude each other")
+    keys = {name: [column.key for column in columns] for name, columns in COLUMNS.items()}
     views = [name for name in VIEWS if view in (name, "all")]
-    if sort is not None and not any(sort in _keys(name) for name in views):
-        known = sorted(set().union(*map(_keys, views)))
-        raise unusable(f"--sort {sort}: there are {', '.join(known)}")
-    try:
-        wanted = re.compile(pattern)
-    except re.error as err:
-        raise unusable(f"--filter {pattern!r}: {err}") from None
-    pause_s = max(0.05, parse_span(every) / 1e9)
+    state = TopState(keys, _SORTED, views, sort, pattern, parse_span(every) / 1e9)
     looks = _Looks(link)
-    screen = _Screen(link.settings.output)
-    shown = 0
+    if once:
+        await _look(looks, state)
+        await asyncio.sleep(state.every_s)
+        times = 1
+    is_live = link.settings.output == "table" and sys.stdout.isatty() and times is None
+    page = _Page(_Screen(link.settings, is_live), looks, state, limit)
     try:
+        async with asyncio.timeout(None) as scope:
+            await page.show_until_over(times, lambda: scope.reschedule(0))
+    except TimeoutError:
+        if not scope.expired():
+            raise
+    finally:
+        page.close()
+
+
+async def _look(looks: _Looks, state: TopState) -> dict[str, Rows]:
+    return {name: await looks.at(name) for name in state.views}
+
+
+class _Page:
+    """Page that is shown again with each look, and with each key."""
+
+    def __init__(self, screen: _Screen, looks: _Looks, state: TopState, limit: int) -> None:
+        self._screen = screen
+        self._looks = looks
+        self._state = state
+        self._limit = limit
+        self._rows: dict[str, Rows] = {}
+        self._pressed = asyncio.Event()
+        self._quit: Callable[[], None] = ignore
+
+    async def show_until_over(self, times: int | None, on_quit: Callable[[], None]) -> None:
+        """Look and show, so many times or until a key ends it, which calls `on_quit`."""
+        self._quit = on_quit
+        if self._screen.is_live:
+            with pressed_keys(self._typed), no_progress():
+                await self._go_on(times)
+        else:
+            await self._go_on(times)
+
+    async def _go_on(self, times: int | None) -> None:
+        shown = 0
         while True:
-            page = {}
-            for name in views:
-                rows = [row for row in await looks.at(name) if wanted.search(str(row["name"]))]
-                _sort(rows, name, sort)
-                page[name] = rows[:limit]
-            screen.show(page, looks.remarks)
+            self._rows = await _look(self._looks, self._state)
+            self._show()
             shown += 1
             if times is not None and shown >= times:
                 return
-            await asyncio.sleep(pause_s)
-    finally:
-        screen.close()
+            await self._pause()
 
+    def _typed(self, text: str) -> None:
+        self._state.type(text)
+        if self._state.is_over:
+            self._quit()
+            self._quit = ignore
+        self._pressed.set()
 
-def _keys(view: str) -> set[str]:
-    return {column.key for column in COLUMNS[view]}
+    async def _pause(self) -> None:
+        """Wait until it is time for the next look; keys show the last one anew."""
+        state, views = self._state, self._state.views
+        until = time.monotonic() + state.every_s
+        while state.views == views:
+            self._pressed.clear()
+            left = None if state.is_paused else max(0.0, until - time.monotonic())
+            try:
+                async with asyncio.timeout(left):
+                    await self._pressed.wait()
+            except TimeoutError:
+                return
+            until = min(until, time.monotonic() + state.every_s)
+            if state.views == views:
+                self._show()
 
+    def _show(self) -> None:
+        state = self._state
+        page = {view: state.chosen(view, rows)[: self._limit] for view, rows in self._rows.items()}
+        footer = state.lines() if self._screen.is_live else []
+        self._screen.show(page, self._looks.remarks, footer)
 
-def _sort(rows: Rows, view: str, sort: str | None) -> None:
-    key = sort if sort in _keys(view) else _SORTED[view]
-    rows.sort(key=lambda row: str(row["name"]))
-    if rows and not isinstance(rows[0][key], str):
-        rows.sort(key=lambda row: float(row[key] or 0), reverse=True)
+    def close(self) -> None:
+        """Give the terminal back as it was."""
+        self._screen.close()
 
 
 class _Looks:
@@ -197,16 +250,16 @@ class _Looks:
 
 
 class _Screen:
-    """Terminal whose page is written anew with each look; elsewhere pages behind each other."""
+    """Terminal whose page is written anew with each look; else pages behind each other."""
 
-    def __init__(self, output: str) -> None:
-        self._output = output
+    def __init__(self, settings: Settings, is_live: bool) -> None:
+        self.is_live = is_live
+        self._settings = settings
         self._live: Any = None
 
-    def show(self, page: dict[str, Rows], remarks: dict[str, str]) -> None:
+    def show(self, page: dict[str, Rows], remarks: dict[str, str], footer: list[str]) -> None:
         """Show one look."""
-        if self._output != "table":
-            print(json.dumps({"views": page, "remarks": remarks}), flush=True)
+        if show_item(self._settings, {"views": page, "remarks": remarks}):
             return
         from rich.console import Group
         from rich.text import Text
@@ -214,10 +267,11 @@ class _Screen:
         parts: list[Any] = [Text(time.strftime("streamctl top  %H:%M:%S"))]
         for view, rows in page.items():
             parts.append(make_table(rows, COLUMNS[view]) if rows else Text(f"no {view}"))
-        parts += [Text(text) for text in remarks.values()]
+        parts += [Text(clean(text)) for text in (*remarks.values(), *footer)]
         content = Group(*parts)
-        if not sys.stdout.isatty():
+        if not self.is_live:
             console().print(content)
+            sys.stdout.flush()
             return
         if self._live is None:
             from rich.live import Live

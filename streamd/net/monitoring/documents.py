@@ -290,6 +290,12 @@ class Monitoring:
         now = format_ns(time.time_ns())
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
+    def digests(self, query: Query) -> Steps[Document]:
+        """Build the digests of ranges of a replica here; a BadQuery if there is none."""
+        if self._js is None:
+            raise BadQuery("JetStream not enabled")
+        return (yield from self._js.digests(query))
+
     def account_jsz(self, query: Query) -> Steps[Document]:
         """Build what /jsz says of one account alone; a BadQuery if it has no streams."""
         name = query.get("acc", "")

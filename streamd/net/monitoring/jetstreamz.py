@@ -17,7 +17,8 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.durations import format_duration
 from streamd.limits import MONITORING_PAGE, MONITORING_ROWS_MAX, SLICE_GROUPS
 from streamd.net.monitoring.healthz import lag, lost_streams, not_current
-from streamd.net.monitoring.query import NotLeader, Query, flag, page
+from streamd.net.monitoring.query import BadQuery, NotLeader, Query, flag, page
+from streamd.net.monitoring.range_digests import range_digests
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
 from streamd.types import META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
@@ -292,6 +293,14 @@ class JetStreamz:
                 document["account_details"] = details
         document["total"] = len(accounts)
         return document
+
+    def digests(self, query: Query) -> Steps[Document]:
+        """Build the digests of ranges of one stream's replica here: `acc` and `stream` name it."""
+        account, name = query.get("acc", ""), query.get("stream", "")
+        for replica in (yield from self.replicas()):
+            if (replica.account, replica.name) == (account, name):
+                return (yield from range_digests(replica.machine, query))
+        raise BadQuery(f"no replica of stream {name!r} of account {account!r} is here")
 
     def _stream_details(
         self, replicas: Sequence[StreamHandle], part: _Page, flags: dict[str, bool]

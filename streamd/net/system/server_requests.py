@@ -2,13 +2,14 @@
 
 Each answers with a document of the monitoring port, but for these: IDZ is bare and has no filter,
 STATSZ has a key of its own and is broadcast if nobody is named who wants it, and RELOAD, KICK and
-LDM, to one server alone, change something. STREAMD.DRAIN and STREAMD.SCRUB, likewise,
-and STREAMD.REPLICAS, which is JSZ with digests of replicas, are not nats-server's.
+LDM, to one server alone, change something. STREAMD.DRAIN, SCRUB and TRASH, likewise,
+STREAMD.REPLICAS, which is JSZ with digests of replicas, and STREAMD.DIGESTS, of ranges of one, are
+not nats-server's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from streamd.api.decoding import FieldType, Shape
@@ -47,6 +48,12 @@ class ServerControls(Protocol):
 
     def drain(self) -> None:
         """Send all clients away one by one, hand leaderships over, and stop."""
+
+    def trash(
+        self, action: str, names: Sequence[str], answer: Callable[[Document | str], None]
+    ) -> None:
+        """List what was set aside, `purge` or `restore` it by name; `answer` is called with what
+        was done, or with why nothing was."""
 
     def scrub(self, is_begun: bool) -> Document | None:
         """Verify all files from here on if `is_begun`; return how far that is, and what is
@@ -100,6 +107,7 @@ class ServerRequests:
         # Beyond nats-server's.
         self._serve(self._own + b".STREAMD.DRAIN", self._on_drain)
         self._serve(self._own + b".STREAMD.SCRUB", self._on_scrub)
+        self._serve(self._own + b".STREAMD.TRASH", self._on_trash)
 
     def _serve_all(self, name: str, on_request: Callable[..., None]) -> None:
         for start in (_ALL, self._own):
@@ -187,6 +195,21 @@ class ServerRequests:
         else:
             self._answers.send(reply, {"data": found})
 
+    def _on_trash(
+        self, _subject: bytes, reply: bytes, _headers: bytes, payload: bytes, _conn: object
+    ) -> None:
+        asked = self._read(reply, payload, _TRASH) if reply else None
+        if asked is None:
+            return
+
+        def answer(found: Document | str) -> None:
+            if isinstance(found, str):
+                self._answers.fail(reply, found)
+            else:
+                self._answers.send(reply, {"data": found})
+
+        self._controls.trash(asked.get("action") or "list", asked.get("names") or (), answer)
+
     def _tell(self, reply: bytes, failure: str) -> None:
         if reply:
             error: Document = {"error": {"code": 500, "description": failure}}
@@ -214,6 +237,7 @@ _STATSZ: Final = event_shape("Statsz", {})
 _RELOAD: Final = event_shape("Reload", {})
 _DRAIN: Final = event_shape("Drain", {})
 _SCRUB: Final = event_shape("Scrub", {"begin": "bool"})
+_TRASH: Final = event_shape("Trash", {"action": "string", "names": ["string"]})
 _CLIENT: Final = Shape("KickClientReq", {"cid": "uint64"})
 _STATES: Final = ("open", "closed", "any")
 
@@ -268,6 +292,23 @@ JSZ_NAMES: Final = {
 }
 REPLICAS: Final = event_shape("Replicas", {"account": "string", **_PAGE})
 REPLICAS_NAMES: Final = {"account": "acc", **_PAGE_NAMES}
+DIGESTS: Final = event_shape(
+    "Digests",
+    {
+        "account": "string",
+        "stream": "string",
+        "first_seq": "uint64",
+        "last_seq": "uint64",
+        "starts": "string",
+    },
+)
+DIGESTS_NAMES: Final = {
+    "account": "acc",
+    "stream": "stream",
+    "first_seq": "first",
+    "last_seq": "last",
+    "starts": "starts",
+}
 _DIGESTS: Final = dict.fromkeys(("accounts", "streams", "config", "digest"), "1")
 _HEALTH_WORDS: Final = ("js-enabled", "js-enabled-only", "js-server-only", "js-meta-only")
 _HEALTH_NAMES: Final = ("account", "stream", "consumer")
@@ -288,6 +329,7 @@ def kinds_of(monitoring: Monitoring) -> dict[str, Kind]:
         "STREAMD.REPLICAS": Kind(
             REPLICAS, REPLICAS_NAMES, lambda query: m.jsz({**query, **_DIGESTS})
         ),
+        "STREAMD.DIGESTS": Kind(DIGESTS, DIGESTS_NAMES, m.digests),
         "VARZ": Kind(event_shape("Varz", {}), {}, m.varz),
         "SUBSZ": Kind(SUBSZ, SUBSZ_NAMES, m.subsz),
         "CONNZ": Kind(CONNZ, CONNZ_NAMES, lambda query: _connections(m, query)),

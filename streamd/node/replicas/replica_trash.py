@@ -12,6 +12,7 @@ from functools import partial
 from streamd.callbacks import ignore
 from streamd.node.context import NodeContext
 from streamd.node.replicas.local_groups import LocalGroups
+from streamd.node.replicas.trash_requests import TrashRequests
 from streamd.store.blocks.file_trash import EmptyTrash
 from streamd.store.file_names import is_stream_directory
 from streamd.store.transfer.install import catchup_uid
@@ -25,6 +26,7 @@ class ReplicaTrash:
         self._context = context
         self._groups = groups
         self.directory = os.path.join(context.root, "trash")
+        self.requests = TrashRequests(context, groups, self.directory)
 
     def report_moved(self, uid: Uid, result: BaseException | None) -> None:
         """Log it if a job failed that was to move a deleted stream's files here: they take room

@@ -26,6 +26,7 @@ from tests.parity.runner import ours_binary
 CONFIG = """
 accounts {
   APP { users: [{user: app, password: p}], jetstream: enabled }
+  STORY { users: [{user: story, password: p}], jetstream: enabled }
   SYS { users: [{user: admin, password: p}] }
 }
 system_account: SYS
@@ -51,8 +52,15 @@ class Outcome(NamedTuple):
     @property
     def golden(self) -> str:
         """The output with times and ages, which change, as signs of the same kind."""
-        text = _AGES.sub("AGE", _TIMES.sub("TIME", self.out))
-        return "\n".join(line.rstrip() for line in text.splitlines())
+        return golden(self.out)
+
+
+def golden(text: str) -> str:
+    """Return an output with times and ages as signs of the same kind, two columns behind what is
+    before them: right-aligned ones would tell how long they were."""
+    text = _AGES.sub("AGE", _TIMES.sub("TIME", text))
+    lines = (re.sub(r" {2,}(?=AGE|TIME)", "  ", line).rstrip() for line in text.splitlines())
+    return "\n".join(lines)
 
 
 Ctl = Callable[..., Outcome]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,7 @@ import jsonschema
 from streamd.ctl.command_groups import COMMANDS
 
 
+@cache
 def schemas() -> dict[str, Any]:
     """Return the schema of each command, and the definitions that they share."""
     text = (files("streamd.ctl") / "schemas" / "outputs.json").read_text(encoding="utf-8")
@@ -24,9 +26,14 @@ def check_output(words: Sequence[str], text: str) -> None:
     Commands that go on print a document a line."""
     plain = [word for word in words if not word.startswith("-")]
     at = next(i for i, word in enumerate(plain) if word in COMMANDS)
-    known = schemas()
-    name = next(n for n in (" ".join(plain[at : at + 2]), plain[at]) if n in known["outputs"])
-    schema = {"$defs": known["$defs"], **known["outputs"][name]}
-    is_lines = schema.pop("x-lines", False)
+    outputs = schemas()["outputs"]
+    name = next(n for n in (" ".join(plain[at : at + 2]), plain[at]) if n in outputs)
+    is_lines = outputs[name].get("x-lines", False)
     for part in text.splitlines() if is_lines else [text]:
-        jsonschema.validate(json.loads(part), schema)
+        _validator(name).validate(json.loads(part))
+
+
+@cache
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    known = schemas()
+    return jsonschema.Draft202012Validator({"$defs": known["$defs"], **known["outputs"][name]})

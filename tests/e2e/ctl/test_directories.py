@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import ClusterProcess
-from tests.e2e.conftest import MakeCluster
+from tests.e2e.conftest import MakeCluster, Start
 from tests.e2e.ctl.conftest import CONFIG, Ctl, run_ctl
 
 pytestmark = pytest.mark.slow
@@ -88,6 +88,7 @@ def test_directories_are_shown_compared_and_judged(
     assert damaged.status == 1, damaged
     (row,) = damaged.data
     assert row["verdict"] == "damage" and row["seqs"][0] == 200
+    assert row["odd"][0]["replicas"] == [row["read"][1]] and 200 in row["odd"][0]["seqs"]
     assert run_ctl("inspect", named[1], "--stream", "S").status == 1
     block.write_bytes(content)
     shutil.rmtree(directories[2] / "streamd" / "wal")
@@ -137,3 +138,36 @@ def test_servers_that_can_not_all_be_read_are_never_equal(ctl: Ctl, admin: Ctl) 
     row = next(row for row in found.data if row["stream"] == "APP/AUD")
     assert (row["verdict"], row["messages"]) == ("equal", 20)
     assert ctl("--timeout", "500ms", "audit", "--servers").status == 1
+
+
+def test_encrypted_directories_are_read_with_a_key_from_a_file(
+    make_server: Start, own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each store takes the key that fits; without one nothing is known of it."""
+    monkeypatch.delenv("STREAMD_KEY", raising=False)
+    server = make_server(jetstream="key: rosebud")
+    server.start()
+    url = ["-s", server.url]
+    assert run_ctl(*url, "stream", "add", "E", "--subject", "e").status == 0
+    assert run_ctl(*url, "pub", "e", "text {{Count}}", "--count", "9", "--stream").status == 0
+    server.stop()
+    store, key, other = str(server.store_dir), tmp_path / "key", tmp_path / "other"
+    key.write_text("rosebud\n")
+    other.write_text("thorn\n")
+
+    locked = run_ctl("inspect", store, "-o", "json")
+    assert locked.status == 2
+    assert "is encrypted: give its key" in locked.data[0]["unread"][0]
+    wrong = run_ctl("inspect", store, "--key-file", str(other), "-o", "json")
+    assert wrong.status == 2 and "not with a key that was given" in wrong.data[0]["unread"][0]
+    keys = ["--key-file", str(other), "--key-file", str(key)]
+    one = run_ctl(
+        "inspect", store, *keys, "--whole-log", "--stream", "E", "--seq", "3", "-o", "json"
+    )
+    assert one.status == 0 and one.data["data"] == "text 3"
+    equal = run_ctl("audit", store, *keys, "-o", "json")
+    assert equal.status == 0, equal
+    assert (equal.data[0]["verdict"], equal.data[0]["messages"]) == ("equal", 9)
+    assert run_ctl("audit", store).status == 2
+    gone = run_ctl("inspect", store, "--key-file", str(tmp_path / "none"))
+    assert gone.status == 2 and "--key-file" in gone.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,7 +173,8 @@ def health_url() -> Iterator[str]:
         ((200, b'{"status":"degraded","error":"S is lost"}'), 0, "degraded: S is lost (http"),
         ((503, b'{"status":"unavailable","error":"no leader"}'), 1, "no leader (http"),
         ((500, b"oops"), 1, "status 500 (http"),
-        ((200, b"not json"), 1, "no answer"),
+        ((200, b"not json"), 1, "no answer: what came is no server's health (http"),
+        ((200, b'["ok"]'), 1, "no answer: what came is no server's health (http"),
     ],
 )
 def test_health(
@@ -220,6 +222,42 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """As every other program has it."""
     assert ctl.main(["--version"]) == 0
     assert capsys.readouterr().out == f"streamctl: v{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "advised"),
+    [
+        ("http://n1:8222", "no address of a server's health", "http://n1:8222/healthz"),
+        ("http://n1:8222/", "no address of a server's health", "http://n1:8222/healthz"),
+        ("https://n1/base/", "no address of a server's health", "https://n1/base/healthz"),
+        ("n1:8222", "is no URL", "http://n1:8222/healthz"),
+        ("ftp://n1:8222/healthz", "is no URL", "http://n1:8222/healthz"),
+    ],
+)
+def test_another_page_is_no_health(
+    capsys: pytest.CaptureFixture[str], url: str, told: str, advised: str
+) -> None:
+    """No server is asked: status 2, and the address that was meant."""
+    assert ctl.main(["health", url]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.endswith(f"try: streamctl health {advised}\n")
+
+
+def test_a_port_that_speaks_no_http_is_no_health(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server's port for clients: it says INFO at once, which is no status line."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            with listening.accept()[0] as client:
+                client.sendall(b'INFO {"server_id":"N"}\r\n')
+                client.recv(4096)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/healthz"
+        assert ctl.main(["health", url]) == 1
+        thread.join()
+    assert "no answer: what came is no server's health" in capsys.readouterr().out
 
 
 def test_health_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

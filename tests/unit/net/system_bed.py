@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,6 +83,12 @@ class Controls:
 
     def drain(self) -> None:
         self.done.append(("drain", 0))
+
+    def trash(
+        self, action: str, names: Sequence[str], answer: Callable[[dict[str, object] | str], None]
+    ) -> None:
+        self.done.append((action, len(names)))
+        answer(self.failure or {"names": list(names)})
 
     def scrub(self, is_begun: bool) -> dict[str, object] | None:
         self.done.append(("scrub", is_begun))

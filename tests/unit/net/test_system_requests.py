@@ -225,6 +225,25 @@ def test_operators_drain_and_scrub() -> None:
     assert len(bed.controls.done) == 4
 
 
+def test_operators_look_into_the_trash_and_empty_it() -> None:
+    """One server, never all at once."""
+    bed = SystemBed()
+    assert bed.answer(f"{OWN}.STREAMD.TRASH") == {"data": {"names": []}}
+    body = {"action": "purge", "names": ["a", "b"]}
+    assert bed.answer(f"{OWN}.STREAMD.TRASH", body) == {"data": {"names": ["a", "b"]}}
+    assert bed.controls.done == [("list", 0), ("purge", 2)]
+    bed.controls.failure = "'a' is not in the trash"
+    found = bed.answer(f"{OWN}.STREAMD.TRASH", body)
+    assert found == {"data": None, "error": {"code": 500, "description": "'a' is not in the trash"}}
+    assert bed.ask(f"{PING}.STREAMD.TRASH") is None
+    assert bed.answer(f"{OWN}.STREAMD.TRASH", {"names": 1})["error"]["code"] == 400
+
+
+def test_digests_need_streams() -> None:
+    error = {"code": 500, "description": "JetStream not enabled"}
+    assert SystemBed().answer(f"{OWN}.STREAMD.DIGESTS") == {"data": None, "error": error}
+
+
 def test_profiles() -> None:
     bed = SystemBed()
 
