@@ -13,7 +13,12 @@ from functools import partial
 from typing import Final
 
 from streamd.errors import JsError
-from streamd.limits import DASHBOARD_ANSWER_S, DASHBOARD_FRESH_S, DASHBOARD_REMOTE_ROWS
+from streamd.limits import (
+    DASHBOARD_ANSWER_S,
+    DASHBOARD_FRESH_S,
+    DASHBOARD_OVERVIEW_S,
+    DASHBOARD_REMOTE_ROWS,
+)
 from streamd.machine.meta import StreamAsset
 from streamd.net.dashboard import (
     bucket_documents,
@@ -91,6 +96,7 @@ class Pages:
         self._monotonic_s = monotonic_s
         self._parts: StreamPages | None = None
         self._servers = ServerDocuments(around, Rates(monotonic_s))
+        self._nodes_asked_s = -DASHBOARD_OVERVIEW_S
         self._nodes_told: dict[NodeId, tuple[float, Document]] = {}
         # Rows of consumers of streams without a replica here, by leader: when they were told.
         self._consumers_told: dict[NodeId, tuple[float, list[Document]]] = {}
@@ -355,8 +361,11 @@ class Pages:
         nothing is known yet: the others' last words are shown with their age."""
         node = self._around.node
         peers = node.peers if node is not None else None
-        if peers is None:
+        now = self._monotonic_s()
+        # Pages ask as often as they like, also before anybody has logged in; nodes once a second.
+        if peers is None or now - self._nodes_asked_s < DASHBOARD_OVERVIEW_S * 0.9:
             return
+        self._nodes_asked_s = now
         unknown = {name for name in peers.nodes() if name not in self._nodes_told}
         all_told = asyncio.Event()
         for name in peers.nodes():
