@@ -40,12 +40,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out the tests of Spark first, all to one process, where they share one JVM; each other
-    test goes to whichever process is idle."""
+    """Hand out the tests of Spark first, all to one process, where they share one JVM, and those of
+    the dashboard to one, where they share a browser and a cluster; each other test goes to
+    whichever process is idle."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            shared = ("tests/spark/", "tests/e2e/ui/")
+            return next((place for place in shared if nodeid.startswith(place)), nodeid)
 
     return Scheduling(config, log)

@@ -51,7 +51,8 @@ export const remove = (words) => send("DELETE", words);
 
 /**
  * Run `work` now and again until `signal` ends: after `periodMs`, or after twenty times what the
- * last run took, lest an open page load a busy server. Nothing runs while the page is hidden.
+ * last run took, lest an open page load a busy server; ten seconds at most. Nothing runs while the
+ * page is hidden.
  */
 export function every(periodMs, signal, work) {
   let timer = 0;
@@ -61,7 +62,7 @@ export function every(periodMs, signal, work) {
     if (!document.hidden) await work();
     if (signal.aborted) return;
     clearTimeout(timer); // of a turn that was asked for meanwhile
-    const pause = Math.min(60_000, Math.max(periodMs, 20 * (performance.now() - began)));
+    const pause = Math.min(10_000, Math.max(periodMs, 20 * (performance.now() - began)));
     timer = setTimeout(turn, pause);
   };
   const seen = () => document.hidden || turn();

@@ -14,7 +14,7 @@ export function bytes(n) {
     n /= 1024;
     at += 1;
   }
-  return `${short(n)} ${UNITS[at]}`;
+  return `${short(n)}\u00a0${UNITS[at]}`; // the unit stays on the line of its number
 }
 
 /** 12,300,000 as 12.3 M. */

@@ -57,6 +57,16 @@ export function stop() {
   enter("closed");
 }
 
+// A browser has six connections to a server, for all tabs together and for pages that it keeps to go
+// back to: one that is not seen gives its own away.
+document.addEventListener("visibilitychange", () => {
+  if (live.state === "closed") return;
+  if (document.hidden) {
+    source?.close();
+    source = null;
+  } else if (source === null) open();
+});
+
 function open() {
   source?.close();
   heard = performance.now();
@@ -95,7 +105,7 @@ function take(overview) {
 
 function check() {
   if (document.hidden) {
-    heard = performance.now(); // timers of a hidden page are slowed down
+    heard = performance.now(); // nothing is listened to
     return;
   }
   if (performance.now() - heard > SILENT_MS && !isProbing) {
@@ -115,7 +125,7 @@ async function probe() {
     if (error.code) last = {}; // an answer, though not the one that was hoped for
   }
   isProbing = false;
-  if (live.state === "closed") return;
+  if (live.state === "closed" || document.hidden) return;
   if (last === null) {
     enter("lost");
     heard = performance.now() - SILENT_MS + PROBE_MS / 2; // ask again in half a second

@@ -57,7 +57,7 @@ export function page(host, { path, signal, isAdministrator }) {
     const list = facts(
       ["Health", healthState(now.health)],
       ["Subjects", (now.subjects ?? []).join(", ")],
-      ["Messages", `${count(now.messages)} (${count(stored.first_seq)} to ${count(stored.last_seq)})`],
+      ["Messages", `${count(stored.messages ?? now.messages)} (${count(stored.first_seq)} to ${count(stored.last_seq)})`],
       ["Size", bytes(now.bytes)],
       ["Rate", [rate(now.rate_msgs), " ", byteRate(now.rate_bytes), " ", sparkline(rates, `Rate since the page was opened, now ${rate(now.rate_msgs)}`)]],
       ["Last message", time(now.last_time)],
@@ -250,6 +250,9 @@ function tail(panel, words, signal) {
     open();
   });
   signal.addEventListener("abort", () => source?.close());
+  // A page that the browser keeps to go back to gives its connection away.
+  addEventListener("pagehide", () => source?.close(), { signal });
+  addEventListener("pageshow", (event) => event.persisted && open(), { signal });
   panel.append(form, said, list);
   say("Connecting.");
   open();
