@@ -21,6 +21,7 @@ from streamd.api.message_endpoints import has_selector, is_contradictory, select
 from streamd.api.request import Request
 from streamd.errors import JsError
 from streamd.machine import message_headers
+from streamd.machine.extension_settings import LINEARIZABLE_READS
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
 from streamd.types import Document, Seq, StoredMsg
@@ -36,8 +37,6 @@ _NO_LEADER: Final = b"NATS/1.0 503 No Leader\r\n%b\r\n"
 
 LINEARIZABLE: Final = b"Nats-Linearizable"
 MIN_LAST_SEQ: Final = b"Nats-Min-Last-Seq"
-LINEARIZABLE_STREAM: Final = "streamd.linearizable_reads"
-"""Key of a stream's metadata; "true": every direct get of the stream is linearizable."""
 
 
 def _allows(request: Request, handle: StreamHandle) -> bool:
@@ -74,7 +73,7 @@ def get(request: Request) -> None:
 
 
 def _is_linearizable(headers: bytes, metadata: dict[str, str] | None) -> bool:
-    if metadata and metadata.get(LINEARIZABLE_STREAM) == "true":
+    if metadata and metadata.get(LINEARIZABLE_READS) == "true":
         return True
     return bool(headers) and message_headers.get(headers, LINEARIZABLE) == b"true"
 

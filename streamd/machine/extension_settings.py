@@ -14,6 +14,8 @@ from streamd.durations import parse_duration
 from streamd.machine.asset_configs import ConsumerConfig, Metadata, StreamConfig
 from streamd.subjects import is_valid_literal
 
+LINEARIZABLE_READS: Final = "streamd.linearizable_reads"
+"""Of a stream, "true": every direct get is linearizable (api/direct_get.py)."""
 PRODUCERS_MAX: Final = "streamd.producers_max"
 """Of a stream: so many producers are known at a time."""
 PRODUCER_EXPIRY: Final = "streamd.producer_expiry"
@@ -25,6 +27,9 @@ ACK_PENDING_PER_SUBJECT: Final = "streamd.max_ack_pending_per_subject"
 LAG: Final = "streamd.lag"
 """Of a consumer, "true": its info tells how far it is behind in time, whoever asks."""
 
+_PREFIX: Final = "streamd."
+_OF_STREAMS: Final = (LINEARIZABLE_READS, PRODUCERS_MAX, PRODUCER_EXPIRY)
+_OF_CONSUMERS: Final = (DEAD_LETTER, ACK_PENDING_PER_SUBJECT, LAG)
 _EXPIRY_NS_MIN: Final = 1_000_000_000
 _RESERVED: Final = "$"
 
@@ -65,9 +70,21 @@ def _number(metadata: Metadata | None, key: str) -> int:
 # --- checks of the API ----------------------------------------------------------------------------
 
 
+def _unknown(metadata: Metadata, known: tuple[str, ...], whose: str) -> str:
+    """Return what is wrong with a key of ours that means nothing: what it was to bring would not
+    come, and nobody would know."""
+    for key in metadata:
+        if key.startswith(_PREFIX) and key not in known:
+            return f"metadata {key} is no setting of {whose}; there are {', '.join(known)}"
+    return ""
+
+
 def stream_mistake(config: StreamConfig) -> str:
     """Return what is wrong with the settings of ours in a stream's metadata; "": nothing."""
     metadata = config.get("metadata") or {}
+    unknown = _unknown(metadata, _OF_STREAMS, "streams")
+    if unknown:
+        return unknown
     if (
         PRODUCERS_MAX in metadata
         and not 0 < _number(metadata, PRODUCERS_MAX) <= limits.PRODUCERS_MAX
@@ -87,6 +104,9 @@ def stream_mistake(config: StreamConfig) -> str:
 def consumer_mistake(config: ConsumerConfig) -> str:
     """Return what is wrong with the settings of ours in a consumer's metadata; "": nothing."""
     metadata = config.get("metadata") or {}
+    unknown = _unknown(metadata, _OF_CONSUMERS, "consumers")
+    if unknown:
+        return unknown
     if DEAD_LETTER in metadata:
         subject = metadata[DEAD_LETTER]
         if not is_valid_literal(subject.encode()) or subject.startswith(_RESERVED):

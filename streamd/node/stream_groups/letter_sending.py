@@ -82,6 +82,22 @@ class _Lane:
 class LetterSending:
     """Dead letters of one stream on their way, while this node leads it."""
 
+    __slots__ = (
+        "_lanes",
+        "_lives",
+        "_machine",
+        "_now",
+        "_propose_ms",
+        "_proposer",
+        "_reads",
+        "_seen",
+        "_shell",
+        "_stored",
+        "_subscription",
+        "_token",
+        "_wires",
+    )
+
     def __init__(
         self,
         machine: StreamMachine,

@@ -57,6 +57,8 @@ class MessageReader:
 class SingleReads:
     """Reads of stored messages, one at a time."""
 
+    __slots__ = ("_index", "_reader", "_shell", "is_reading", "retry_ms")
+
     def __init__(self, index: StreamIndex, reader: MessageReader, shell: GroupShell) -> None:
         self._index = index
         self._reader = reader

@@ -77,6 +77,14 @@ def test_settings_that_make_no_sense_are_refused_and_name_the_value() -> None:
     assert bed.error("CONSUMER.CREATE.T.C", body) == (
         10012, "dead letters on 't.dead' would be delivered to the consumer itself",
     )  # fmt: skip
+    body["config"]["metadata"] = {"streamd.deadletter": "dlq.t"}
+    code, text = bed.error("CONSUMER.CREATE.T.C", body)
+    assert code == 10012 and text.startswith(
+        "metadata streamd.deadletter is no setting of consumers; there are streamd.dead_letter, "
+    )
+    metadata = {"streamd.producer_max": "5"}
+    code, text = bed.error("STREAM.CREATE.X", {"name": "X", "metadata": metadata})
+    assert code == 10052 and "streamd.producer_max is no setting of streams" in text
     metadata = {"streamd.producers_max": "many"}
     code, text = bed.error("STREAM.CREATE.X", {"name": "X", "metadata": metadata})
     assert code == 10052 and "from 1 to 100000, not 'many'" in text
