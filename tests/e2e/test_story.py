@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.servers import free_ports
+from tests.browser import Browser
 from tests.e2e.installation import build, install, outside
 
 pytest.importorskip("build", reason="not installed: streamd-server[dev]")
@@ -115,8 +116,8 @@ def metric(port: int, name: str) -> float:
 
 
 def test_a_day_of_an_operator(operator: Operator) -> None:
-    """Install, cluster up, create, bench, top, lag, a killed node, a flipped byte, scrub, repair,
-    backup, restore under another name, rolling restart, drain, down."""
+    """Install, cluster up, create, bench, top, lag, a killed node (told by the dashboard), a
+    flipped byte, scrub, repair, backup, restore under another name, rolling restart, drain."""
     types, until = operator.types, operator.types_until
     clients, monitoring, routes = (free_ports(len(NODES)) for _ in range(3))
 
@@ -148,7 +149,16 @@ def test_a_day_of_an_operator(operator: Operator) -> None:
 
     # A node dies. Everybody says so, and publishers go on; it comes back and is well.
     nodes = {row["node"]: row for row in types("cluster", "status", "-o", "json").data}
-    os.kill(nodes["node2"]["pid"], signal.SIGKILL)
+    page = Browser(monitoring)
+    assert page.log_in("admin", password)["role"] == "administrator"
+    with page.stream("live") as live:
+        live.wait("overview")
+        os.kill(nodes["node2"]["pid"], signal.SIGKILL)
+        for name, document in live.events():
+            if name == "overview" and [
+                node["name"] for node in document["nodes"] if node["offline"]
+            ] == ["node2"]:
+                break
     said = types("cluster", "status", "-o", "json", status=1)
     assert {row["node"]: row["health"] for row in said.data}["node2"] == "not running"
     types("health", f"http://127.0.0.1:{monitoring + 1}/healthz", status=1)
@@ -158,6 +168,8 @@ def test_a_day_of_an_operator(operator: Operator) -> None:
     until(*ops, "server", "report", "health")
 
     # A byte of a block flips on one disk: found, told, and made good from the others.
+    there = Browser(monitoring + 2)
+    there.log_in("admin", password)
     store = operator.home / "data" / "cluster" / "node3" / "store"
     (block,) = store.glob("streamd/streams/*/1.blk")
     content = block.read_bytes()
@@ -170,6 +182,8 @@ def test_a_day_of_an_operator(operator: Operator) -> None:
     until(*ops, "scrub")
     assert metric(monitoring + 2, "streamd_repaired_blocks_total") == 1
     assert metric(monitoring + 2, "streamd_damaged_streams") == 0
+    told = [item["text"] for item in there.get("events")["items"] if item["kind"] == "repair"]
+    assert any("block is repaired" in text for text in told), told
     assert block.read_bytes() == content
     stores = [f"data/cluster/{name}/store" for name in NODES]
     until("audit", *stores)
