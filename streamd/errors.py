@@ -38,6 +38,11 @@ class DiskError(StreamdError):
     is_passing = False
 
 
+class NewerEntryError(StreamdError):
+    """A log entry of a later release: what it does can't be applied here, and must not be left
+    out."""
+
+
 class ReadError(CorruptionError, DiskError):
     """The disk does not give back what was written: as good as damaged, where others have it."""
 

@@ -1,9 +1,13 @@
 """Shapes of commands: is what stands in a log entry a command that `apply` can take?
 
-`admit` is the first step of each machine's `apply`. An unknown kind, bytes that are no command, a
-missing field or one of another type make the entry a no-op: the same on every replica, for nothing
-but the entry decides, and told in `Effects.ignored`, so that the shell can shout. Such an entry
-comes from a faulty proposer; without this step it would raise on every member, at each start.
+`admit` is the first step of each machine's `apply`. Bytes that are no command, a missing field or
+one of another type make the entry a no-op: the same on every replica, for nothing but the entry
+decides, and told in `Effects.ignored`, so that the shell can shout. Such an entry comes from a
+faulty proposer; without this step it would raise on every member, at each start.
+
+A kind that no group of this release has, or more fields than it knows, is a later release's: the
+replicas that know it do what this one can't. It raises, and the group stops here with its bytes as
+they are, until this server is upgraded; passed over, the replica would differ from then on.
 
 Of the kinds that come once or more per message (`_TRUSTED`) what the proposer itself holds decoded
 is not looked at again: client parsers and `peer_args` let nothing else in. What is read from the
@@ -16,6 +20,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final, TypeGuard
 
 from streamd import errors
+from streamd.errors import NewerEntryError
 from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
@@ -41,20 +46,23 @@ _DELIVER_POLICIES: Final = (
 
 def admit(entry: Entry, known: Container[int], out: Effects) -> Command | None:
     """Return the command of `entry`; None if there is none to apply: Raft's own no-op, or what is
-    malformed. `known`: the kinds that this machine applies."""
+    malformed. `known`: the kinds that this machine applies. Raises NewerEntryError."""
     command: Command | None = entry.command
     if command is not None:
         if command[0] in _TRUSTED and _has_field_count(command):
             return command
+        _refuse_newer(entry, command)
         reason = why_malformed(command, known)
     elif not entry.data:
         return None
     else:
         try:
             command = commands.decode(entry.data)
-            reason = why_malformed(command, known)
         except (ValueError, TypeError):  # msgpack's errors are ValueErrors; TypeError: of a key
             reason = "bytes that are no command"
+        else:
+            _refuse_newer(entry, command)
+            reason = why_malformed(command, known)
     if not reason:
         entry.command = command
         return command
@@ -63,6 +71,26 @@ def admit(entry: Entry, known: Container[int], out: Effects) -> Command | None:
     if entry.tag is not None:
         out.outcomes.append((entry.tag, errors.BAD_REQUEST()))
     return None
+
+
+def _refuse_newer(entry: Entry, command: object) -> None:
+    """Raise if `command` is one that only a later release can have proposed."""
+    if not _is_list(command) or not command:
+        return
+    kind, field_count = command[0], len(command) - 1
+    if type(kind) is not int or kind <= 0:
+        return
+    if kind not in _SHAPES:
+        found = f"command {kind}, which this release does not know"
+    elif field_count > len(_SHAPES[kind][1]):
+        known = len(_SHAPES[kind][1])
+        found = f"command {kind} with {field_count} fields, of which this release knows {known}"
+    else:
+        return
+    raise NewerEntryError(
+        f"log entry {entry.index} holds {found}: a later release wrote it; install that release on "
+        "this server and start it again"
+    )
 
 
 def _has_field_count(command: Command) -> bool:
@@ -340,7 +368,15 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
         ),
     ),
     commands.COPY: _shape(
-        _is_text, _is_text, _is_uint, _is_uint, _is_uints, _is_uints, _are_msgs_or_none
+        _is_text,
+        _is_text,
+        _is_uint,
+        _is_uint,
+        _is_uints,
+        _is_uints,
+        _are_msgs_or_none,
+        _is_uint,
+        optional=1,
     ),
     commands.CREATE_STREAM: _shape(
         _is_stream_config, _or_none(_is_names), _row_of(_is_int, _is_int, _is_uint), optional=2

@@ -88,7 +88,7 @@ _CARE_COUNTERS = {
     ),
     "ignored_entries": (
         "streamd_ignored_entries",
-        "Log entries without a command that this server knows, which it ignored",
+        "Log entries that are no valid command, which every replica ignores",
     ),
     "peer_messages_failed": (
         "streamd_peer_messages_failed",
