@@ -2,8 +2,9 @@
 
 What an entry brings is checked against the stream's position in that origin, so that a message is
 taken once, whoever led and whatever was sent again. A mirror keeps seqs and times of its origin;
-messages of a source get the next seqs. Where there is no room, or the stream refuses a message, the
-entry ends: its outcome is the position that was reached, and the leader brings the rest again.
+messages of a source get the next seqs. Where there is no room, in the stream or in what its account
+has left, or the stream refuses a message, the entry ends: its outcome is the position that was
+reached, and the leader brings the rest again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from streamd.machine import message_headers
 from streamd.machine.base import HAS_TTL, IS_NEVER, Effects
 from streamd.machine.commands import Command
+from streamd.machine.indexes.message_sizes import MessageSizes
 from streamd.machine.streams import counters, publish
 from streamd.machine.streams.counters import Total
 from streamd.machine.streams.entry_changes import EntryChanges
@@ -41,7 +43,7 @@ class StreamCopying:
 
     def apply_copy(self, entry: Entry, command: Command, out: Effects) -> Seq:
         """Apply a COPY. Returns the position in the origin."""
-        _, ts, name, identity, after, last, seqs, times, msgs = command
+        _, ts, name, identity, after, last, seqs, times, msgs, *more = command
         content = self._content
         position = content.position_of(name, identity)
         is_known = name in content.origin_names
@@ -49,10 +51,11 @@ class StreamCopying:
         if not (is_known and is_whole) or position != after:
             return position
         self._changes.make_room()
+        room = _AccountRoom(self._index.sizes, more[0]) if more else None
         if name == MIRROR:
-            self._mirror(entry.index, last, seqs, times, msgs)
+            self._mirror(entry.index, last, seqs, times, msgs, room)
             return self._index.last_seq
-        reached = self._source(ts, position, last, seqs, msgs, entry.index)
+        reached = self._source(ts, position, last, seqs, msgs, entry.index, room)
         content.origins.advance(name, identity, reached)
         return reached
 
@@ -65,6 +68,7 @@ class StreamCopying:
         seqs: Sequence[Seq],
         times: Sequence[int],
         msgs: Sequence[Msg],
+        room: _AccountRoom | None,
     ) -> None:
         at, count = 0, len(msgs)
         while at < count:
@@ -76,7 +80,7 @@ class StreamCopying:
             while end < count and seqs[end] == first + end - at:
                 end += 1
             self._skip_to(first, entry_index)
-            taken = self._mirror_run(entry_index, times[at:end], msgs[at:end])
+            taken = self._mirror_run(entry_index, times[at:end], msgs[at:end], room)
             if taken < end - at:
                 return
             at = end
@@ -87,10 +91,16 @@ class StreamCopying:
         if self._index.last_seq + 1 < seq:
             self._changes.skip(self._index.last_seq + 1, seq - 1, entry_index)
 
-    def _mirror_run(self, entry_index: Index, times: Sequence[int], msgs: Sequence[Msg]) -> int:
+    def _mirror_run(
+        self,
+        entry_index: Index,
+        times: Sequence[int],
+        msgs: Sequence[Msg],
+        room: _AccountRoom | None,
+    ) -> int:
         """Store messages with consecutive seqs; returns how many."""
         limits = self._content.limits
-        is_plain = limits.is_plain
+        is_plain = limits.is_plain and room is None
         size_max = limits.size_max
         run = _TimedRun(self._index.live.last_ts)
         for at, (ts, msg) in enumerate(zip(times, msgs, strict=True)):
@@ -100,10 +110,11 @@ class StreamCopying:
                 continue
             if limits.checks_room:
                 self._store(run)
-            if self._refuses(msg):
+            is_wanted = not self._storing.is_uninteresting(subject)
+            if self._refuses(msg) or (is_wanted and room is not None and not room.takes(msg)):
                 self._store(run)
                 return at
-            if self._storing.is_uninteresting(subject):
+            if not is_wanted:
                 self._store(run)
                 self._skip_to(self._index.last_seq + 2, entry_index)
                 continue
@@ -163,6 +174,7 @@ class StreamCopying:
         seqs: Sequence[Seq],
         msgs: Sequence[Msg],
         entry_index: Index,
+        room: _AccountRoom | None,
     ) -> Seq:
         """Store messages of a source; returns the last of the origin's seqs that was taken."""
         content = self._content
@@ -195,10 +207,11 @@ class StreamCopying:
                     admitted.ttl_ns = message_headers.parse_ttl(fields.get(publish.TTL, b"")) or 0
             if limits.checks_room:
                 self._storing.store_run(run)
-            if self._refuses(msg):
+            is_wanted = not self._storing.is_uninteresting(msg[0])
+            if self._refuses(msg) or (is_wanted and room is not None and not room.takes(msg)):
                 self._storing.store_run(run)
                 return position
-            if self._storing.is_uninteresting(msg[0]):
+            if not is_wanted:
                 self._storing.store_run(run)
                 self._storing.skip_one(run, admitted, entry_index)
             else:
@@ -219,6 +232,24 @@ class StreamCopying:
         return counters.counted_from(
             total, msg, seq, stream=words[0], origin_subject=words[4], increment=publish.INCR
         )
+
+
+class _AccountRoom:
+    """Bytes that the account lets the stream store by one entry."""
+
+    __slots__ = ("_left", "_sizes")
+
+    def __init__(self, sizes: MessageSizes, byte_count: int) -> None:
+        self._sizes = sizes
+        self._left = byte_count
+
+    def takes(self, msg: Msg) -> bool:
+        """Use what a message needs; False if that is more than is left."""
+        size = self._sizes.of_message(msg)
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
 
 
 class _TimedRun:

@@ -6,7 +6,7 @@ the inbox; what goes out leaves by the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamd import limits
@@ -20,8 +20,9 @@ from streamd.node.importing.origin_link import Delivery, LinkInfo, OriginLink
 from streamd.node.importing.origin_requests import Origin, delete_request, origins_of
 from streamd.node.ports import Wires
 from streamd.node.stream_groups.ingest_transform import IngestTransform
+from streamd.node.stream_groups.publish_intake import StorageShare
 from streamd.raft.core import NotLeader, ProposalRejected, RaftCore
-from streamd.types import Entry, Seq
+from streamd.types import Entry, Msg, Seq
 
 Request = tuple[bytes, bytes, bytes]
 """(subject, headers, payload)"""
@@ -68,6 +69,7 @@ class OriginImports:
         *,
         wires: Wires,
         has_room: Callable[[int], bool],
+        share: StorageShare | None,
         domain: str,
     ) -> None:
         self.now = now
@@ -76,6 +78,7 @@ class OriginImports:
         self._shell = shell
         self._wires = wires
         self._has_room = has_room
+        self._share = share  # of what the account stores; None: it is not counted
         self._domain = domain
         self._transform = IngestTransform()
         self._links: dict[str, OriginLink] = {}
@@ -139,6 +142,8 @@ class OriginImports:
     def on_applied(self, entry: Entry) -> None:
         """A COPY was applied."""
         tag = entry.tag
+        if tag is not None and self._share is not None:
+            self._share.release(entry.index)
         if type(tag) is ImportTag and entry.command is not None:
             if self._links.get(tag.link.origin.name) is tag.link:
                 tag.link.on_applied(entry.command, tag.size)
@@ -157,8 +162,17 @@ class OriginImports:
         if raft.is_handing_over or not raft.is_leader:
             return 0
         name, msgs = command[2], command[8]
+        held = 0
         if msgs:
-            command[8] = self._transform.apply(self._machine.config, msgs, command[1])
+            command[8] = msgs = self._transform.apply(self._machine.config, msgs, command[1])
+            room = self._account_room(msgs)
+            if room is not None:
+                wanted, left = room
+                if left < wanted:
+                    if self._is_stuck(name, msgs[0], left):
+                        return 0  # or the same messages would go into the log again and again
+                    command.append(left)
+                held = min(wanted, left)
         data = encode(command)
         link = self._links[name]
         if not self._has_room(len(data)):
@@ -167,7 +181,25 @@ class OriginImports:
             raft.propose(data, command, ImportTag(link, len(data)))
         except (NotLeader, ProposalRejected):
             return 0
+        if held and self._share is not None:
+            self._share.hold(raft.last_index, held)
         return len(data)
+
+    def _account_room(self, msgs: Sequence[Msg]) -> tuple[int, int] | None:
+        """Return what messages need, and what the account has left; None: it has no limit."""
+        share = self._share
+        if share is None or share.room(0) is None:
+            return None
+        wanted = sum(map(self._machine.index.sizes.of_message, msgs))
+        return wanted, share.room(wanted) or 0
+
+    def _is_stuck(self, name: str, first: Msg, room: int) -> bool:
+        """True if nothing would be stored or passed over, for the first message does not fit."""
+        config = self._machine.config
+        is_passed_over = config.get("retention") != "limits" or (
+            name != MIRROR and config.get("duplicate_window")
+        )
+        return not is_passed_over and self._machine.index.sizes.of_message(first) > room
 
     def subscribe(self, link: OriginLink, token: str, deliver: bytes, reply: bytes) -> None:
         self._shell.call_soon(self._subscribe, link, token, deliver, reply)

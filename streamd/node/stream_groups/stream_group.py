@@ -173,6 +173,7 @@ class StreamGroup(Group):
             now,
             wires=wires,
             has_room=bounds.has_room,
+            share=bounds.share,
             domain=domain,
         )
         self._wires = wires

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamd.machine import commands
 from streamd.machine.streams.origins import index_name, named_in_header, short_hash
 from streamd.machine.streams.stream import StreamMachine
@@ -29,12 +31,15 @@ def bring(
     name: str = "",
     identity: str = "",
     payload: bytes = b"x",
+    room: int | None = None,
 ) -> Any:
+    """`room`: bytes that the account has left; None: enough."""
     if times is None:
         times = [START_NS + 1000 * seq for seq in seqs] if not name else []
     msgs = [[b"a.%d" % (seq % 3), headers, payload] for seq in seqs]
     last = last or (seqs[-1] if seqs else after)
-    return box.do(commands.COPY, name, identity, after, last, seqs, times, msgs)
+    more = [] if room is None else [room]
+    return box.do(commands.COPY, name, identity, after, last, seqs, times, msgs, *more)
 
 
 def restored(box: Box) -> StreamMachine:
@@ -87,6 +92,27 @@ def test_full_mirror_that_discards_new_stops_and_goes_on() -> None:
     assert bring(box, [3], after=2) == 2
     box.do(commands.DELETE_MSG, 1, False)
     assert bring(box, [3], after=2) == 3
+
+
+@pytest.mark.parametrize("name", ["", NAME])
+def test_a_full_account_is_brought_the_rest_later(name: str) -> None:
+    """Messages are taken as long as they fit, the rest when there is room."""
+    box = Box(sources=[SOURCE], duplicate_window=0) if name else mirror()
+    size = box.machine.index.sizes.of_message((b"a.1", b"", b"x"))
+    assert bring(box, [1, 2, 3], after=0, room=3 * size - 1, name=name) == 2
+    assert box.machine.index.count == 2
+    assert bring(box, [3], after=2, room=0, name=name) == 2
+    assert bring(box, [3, 4], after=2, room=2 * size, name=name) == 4
+    assert box.machine.index.count == 4
+    assert restored(box).fingerprint() == box.machine.fingerprint()
+
+
+def test_ids_that_were_seen_need_no_room() -> None:
+    box = Box(sources=[SOURCE])
+    headers = b"NATS/1.0\r\nNats-Msg-Id: m\r\n\r\n"
+    assert bring(box, [1, 2], after=0, name=NAME, headers=headers) == 2
+    assert bring(box, [3, 4], after=2, name=NAME, headers=headers, room=0) == 4
+    assert box.machine.index.count == 1
 
 
 def test_limits_of_a_mirror_are_its_own() -> None:
