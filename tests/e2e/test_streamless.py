@@ -57,7 +57,7 @@ def shown_as_without_streams(server: ServerProcess, wire: Wire) -> None:
     assert "jetstream" not in wire.info
     assert _page(server, "jsz")["disabled"] is True
     assert _page(server, "varz")["jetstream"] == {}
-    for query in ("", "?js-server-only=true"):
+    for query in ("", "?js-server-only=true", "?js-enabled-only=true"):
         assert _page(server, f"healthz{query}") == {"status": "ok"}
 
     def code(subject: str, body: dict[str, object]) -> int:

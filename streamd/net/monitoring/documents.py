@@ -362,9 +362,8 @@ class Monitoring:
             text = '"account" must not be empty when checking stream health'
             return Health(400, "BAD_REQUEST", text)
         is_wanted = self._options.jetstream.is_enabled
-        if self._js is None and (needs_js or is_wanted):
-            word = "recovering" if is_wanted else "not enabled"
-            return Health(503, "JETSTREAM", f"JetStream {word}")
+        if self._js is None and is_wanted:
+            return Health(503, "JETSTREAM", "JetStream recovering")
         if self._js is not None and self._js.js.node.health.store_fault:
             return store_gone(self._js.js.node)  # which is also why it accepts none
         if not self.is_ready:
