@@ -10,8 +10,8 @@ from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_lag import lag_of
 from streamd.machine.streams.origins import MIRROR, index_name
-from streamd.node.ports import ConsumerView, OriginInfo, StreamHandle
-from streamd.types import Document
+from streamd.node.ports import ConsumerView, NodeHandle, OriginInfo, StreamHandle
+from streamd.types import Document, Uid
 
 
 def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = False) -> Document:
@@ -34,6 +34,16 @@ def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = 
     info |= origins(handle)
     info["ts"] = times.format_ns(context.clock.now_ns())
     return info
+
+
+def blocks(node: NodeHandle, uid: Uid) -> Document:
+    """Return what a stream's blocks take on this node's disk: less where it is compressed."""
+    sizes = node.block_bytes(uid)
+    if sizes is None:
+        return {}
+    content, stored = sizes
+    ratio = round(content / stored, 2) if stored else 1.0
+    return {"blocks": {"bytes": content, "stored_bytes": stored, "ratio": ratio}}
 
 
 def origins(handle: StreamHandle) -> Document:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from streamd import errors, limits
 from streamd.api import account_limits, cluster_endpoints, decoding, infos, shapes, stream_configs
 from streamd.api.decoding import decode, decode_optional
 from streamd.api.paging import paged
 from streamd.api.request import ApiContext, Request
-from streamd.machine import commands
+from streamd.machine import commands, message_headers
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
 from streamd.node.ports import StreamHandle
 from streamd.subjects import Matcher
 from streamd.types import Document
+
+STORAGE_DETAIL: Final = b"Nats-Storage-Detail"
+"""Header of a `STREAM.INFO`; "true": what the blocks take on the leader's disk is shown, too."""
 
 
 def create(request: Request) -> None:
@@ -145,6 +148,9 @@ def info(request: Request) -> None:
 def _show_info(request: Request, wanted: Document) -> None:
     handle = request.stream()
     shown = infos.stream_info(request.context, handle)
+    headers = request.headers
+    if headers and message_headers.get(headers, STORAGE_DETAIL) == b"true":
+        shown |= infos.blocks(request.context.node, handle.uid)
     if not request.context.is_clustered:
         shown["cluster"] = {"leader": request.context.node.server_name}
     total = offset = limit = 0

@@ -103,6 +103,11 @@ class JetStreamSources:
         group: str = self._cluster_infos.raft_group(handle.uid, config, consumer_uid=consumer.uid)
         return group
 
+    def blocks(self, uid: Uid) -> Document:
+        """Return what a stream's blocks take on this node's disk."""
+        found: Document = self._infos.blocks(self.node, uid)
+        return found
+
     def replica_rows(self, facts: GroupInfo) -> list[Document]:
         rows: list[Document] = self._cluster_infos.replica_rows(facts)
         return rows
@@ -334,7 +339,9 @@ class JetStreamz:
         if rows:
             shown["replicas"] = sorted(rows, key=lambda row: str(row["name"]))
         shown["cluster_size"] = size
-        shown["quorum_needed"] = size // 2 + 1
+        shown["quorum_needed"] = _quorum_needed(facts)
+        if facts.get("rescue_quorum"):
+            shown["rescue"] = True
         shown["pending"] = lag(facts)
         shown["pending_requests"] = 0
         shown["pending_infos"] = 0
@@ -375,7 +382,7 @@ class JetStreamz:
             detail["uid"] = machine.uid
             detail["applied"] = machine.applied
             detail["digest"] = f"{machine.digest:016x}"
-            detail |= self._block_detail(replica.uid)
+            detail |= self.js.blocks(replica.uid)
             if machine.content.letters.last_number:
                 detail["dead_letters"] = len(machine.content.letters)
             if self.is_clustered:
@@ -419,15 +426,6 @@ class JetStreamz:
             if (consumer := replica.machine.consumers.get(name)) is not None
         ]
         return {"consumer_raft_groups": rows} if rows else {}
-
-    def _block_detail(self, uid: Uid) -> Document:
-        """Return what the stream's blocks take on this node's disk: less where it is compressed."""
-        sizes = self.js.node.block_bytes(uid)
-        if sizes is None:
-            return {}
-        content, stored = sizes
-        ratio = round(content / stored, 2) if stored else 1.0
-        return {"blocks": {"bytes": content, "stored_bytes": stored, "ratio": ratio}}
 
     def _replica_detail(self, uid: Uid) -> Document:
         """Return the state of this node's replica: what tells it from the others."""
@@ -567,7 +565,7 @@ class JetStreamz:
             "id": js.peer_id(self._server_name),
             "state": _ROLES.get(facts["role"], "FOLLOWER"),
             "size": size,
-            "quorum_needed": size // 2 + 1,
+            "quorum_needed": _quorum_needed(facts),
             "committed": facts["commit"],
             "applied": facts["applied"],
         }
@@ -657,6 +655,11 @@ def _raft_peer(peer: MemberInfo, last_index: int) -> Document:
     if not peer.get("is_voter", True):
         shown["is_learner"] = True
     return shown
+
+
+def _quorum_needed(facts: GroupInfo) -> int:
+    majority = _voter_count(facts) // 2 + 1
+    return min(majority, facts.get("rescue_quorum") or majority)
 
 
 def _voter_count(facts: GroupInfo) -> int:

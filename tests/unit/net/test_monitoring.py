@@ -105,7 +105,7 @@ class Streams:
             memory_max=1, storage_max=2, store_dir="/d", failed={}, is_clustered=False,
             health=Health(lambda asset: self.lost.get(asset.name, "")),
             streams=lambda: [handle], account=self._account,
-            waiting_count=lambda uid: uid, block_bytes=lambda uid: None,
+            waiting_count=lambda uid: uid,
             meta=SimpleNamespace(
                 streams_by_key={("$G", n): SimpleNamespace(name=n, account="$G") for n in "ST"}
             ),
@@ -133,6 +133,9 @@ class Streams:
         return 1
 
     def origins(self, handle: Any) -> dict[str, Any]:
+        return {}
+
+    def blocks(self, uid: int) -> dict[str, Any]:
         return {}
 
     def stream_state(self, handle: Any) -> dict[str, Any]:
