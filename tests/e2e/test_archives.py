@@ -466,6 +466,32 @@ def test_a_client_that_does_not_ack_is_left(server: ServerProcess, run: Run) -> 
     run(main())
 
 
+def test_a_client_that_goes_away_ends_its_archive(server: ServerProcess, run: Run) -> None:
+    """In the middle of it: nothing more is sent, and the advisory says why."""
+
+    async def main() -> None:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        told = await nc.subscribe("$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.G")
+        await js.add_stream(name="G", subjects=["g"])
+        for _ in range(50):
+            await js.publish("g", os.urandom(20_000))
+        sub = await nc.subscribe("archive.gone")
+        wanted = {"deliver_subject": "archive.gone", "chunk_size": 65536, "window_size": 65536}
+        await api_request(nc, "STREAM.SNAPSHOT.G", wanted)
+        first = await sub.next_msg(timeout=20)
+        await sub.unsubscribe()
+        await nc.publish(first.reply, b"")  # its ack would bring the next chunk
+        advisory = json.loads((await told.next_msg(timeout=20)).data)
+        assert (advisory["stream"], advisory["error"]) == ("G", "no interest")
+        again = Download(nc, "G")
+        await again.begin()
+        assert sum([len(chunk) async for chunk in again.chunks()]) > 1_000_000
+        await nc.close()
+
+    run(main())
+
+
 def test_advisories_tell_of_snapshots_and_restores(server: ServerProcess, run: Run) -> None:
     """All four, each with the stream and the client."""
 
