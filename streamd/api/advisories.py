@@ -272,6 +272,13 @@ class Advisories:
         body = {"server": server, "server_id": server_id, "cluster": self._node.cluster_name}
         self._publish("SERVER.REMOVED", "server_removed", body)
 
+    def meta_rescued(self, server_id: str, before: int, quorum: int) -> None:
+        """Report that this server takes fewer servers than before for enough to decide."""
+        node = self._node
+        place = {"server": node.server_name, "server_id": server_id, "cluster": node.cluster_name}
+        body = place | {"prev_quorum": before, "new_quorum": quorum}
+        self._publish("SERVER.META_RESCUE", "meta_rescue", body)
+
     def _client(self, client: ClientFacts | None) -> Document:
         """Return the ClientInfo of who asked, in the order of nats-server's fields."""
         node = self._node

@@ -344,9 +344,10 @@ def remove_consumer_peer(request: Request) -> None:
     """
     if decoding.is_empty_request(request.payload):
         raise errors.BAD_REQUEST()
-    _asset_and_peer(request)
+    decode(request.payload, shapes.PEER_REMOVE)
     if request.names[1] not in request.stream().machine.consumers:
         raise errors.CONSUMER_NOT_FOUND()
+    _asset_and_peer(request)
     raise errors.PEER_REMAP()
 
 
@@ -370,47 +371,6 @@ def servers(node: NodeHandle) -> list[NodeId]:
     return [node.server_name, *(peer["name"] for peer in group.get("peers") or ())]
 
 
-def remove_server(request: Request) -> None:
-    """`SERVER.REMOVE`: a server that is gone leaves the cluster for good.
-
-    Its replicas leave their streams with it; where there is room, others take their place. One
-    that is online is not removed: it would go on to serve whoever is connected to it.
-    """
-    context = request.context
-    if decoding.is_empty_request(request.payload):
-        raise errors.BAD_REQUEST()
-    wanted = decode(request.payload, shapes.SERVER_REMOVE)
-    node, cluster = context.node, _cluster(context)
-    group = node.group_info(META_UID) or {}
-    now_ms = context.clock.monotonic_ms()
-    if now_ms < context.server.removing_until_ms or group.get("is_changing"):
-        raise errors.CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT()
-    names = servers(node)
-    peer_id, name = wanted.get("peer_id", ""), wanted.get("peer", "")
-    found = [each for each in names if (short_hash(each) == peer_id if peer_id else each == name)]
-    if not found:
-        raise errors.CLUSTER_SERVER_NOT_MEMBER()
-    name = found[0]
-    if cluster.is_up(name):
-        raise errors.RAFT_GENERAL(err=f"server {name!r} is online: stop it, then remove it")
-    stream = node.removal_obstacle(name)
-    if stream:
-        text = f"stream {stream!r} has no leader and may need server {name!r} for a majority"
-        raise errors.RAFT_GENERAL(err=f"{text}: have it come back, or delete the stream")
-    server_id = cluster.facts.get(name, {}).get("server_id", "")
-
-    def removed(outcome: object) -> None:
-        context.server.removing_until_ms = 0
-        if isinstance(outcome, JsError):
-            request.refuse(outcome)
-            return
-        request.answer({"success": True})
-        context.advisories.server_removed(name, server_id)
-
-    context.server.removing_until_ms = now_ms + limits.API_CONFIGURED_MS
-    node.propose_meta([commands.REMOVE_SERVER, context.clock.now_ns(), name], removed)
-
-
 def cancel_move(request: Request) -> None:
     """`STREAM.CANCEL_MOVE.<stream>`: the replicas stay where they are."""
     keep_members(request, request.context, request.asset(), again=cancel_move)
@@ -419,17 +379,26 @@ def cancel_move(request: Request) -> None:
 def keep_members(
     request: Request, owner: ApiContext, asset: StreamAsset, again: Callable[[Request], None]
 ) -> None:
-    """Have a stream's replicas stay where they are; answer with its info, as `owner`'s account
-    sees it."""
+    """Have a stream's replicas stay where they are, as many as there were, with the placement
+    that they had; answer with its info, as `owner`'s account sees it."""
+    config = asset.config
+    change = request.context.node.meta.changes.get(asset.uid)
+    if change is not None and change.replicas:
+        config = config | {"num_replicas": change.replicas, "placement": change.placement}
     # Those who were members first; who was wanted meanwhile comes behind.
-    peers = list(asset.members)[: asset.config["num_replicas"]]
+    peers = list(asset.members)[: config["num_replicas"]]
     if set(asset.peers) == set(peers):
         raise errors.STREAM_RECONFIGURE_NOT_IN_PROGRESS()
 
     def kept(changed: StreamAsset) -> None:
         show_configured(request, changed, request.answer, owner)
 
-    _set_peers(request, asset, peers, kept, again)
+    if config == asset.config:
+        _set_peers(request, asset, peers, kept, again)
+        return
+    now_ns = request.context.clock.now_ns()
+    command = [commands.UPDATE_STREAM, now_ns, asset.name, config, peers, asset.basis]
+    request.propose_meta(command, kept, again=lambda: again(request))
 
 
 def step_down_stream(request: Request) -> None:

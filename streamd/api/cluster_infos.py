@@ -11,7 +11,7 @@ from streamd import limits
 from streamd.api import times
 from streamd.machine.asset_configs import StreamConfig
 from streamd.machine.meta import StreamAsset
-from streamd.node.ports import GroupInfo, NodeHandle, StreamHandle
+from streamd.node.ports import GroupInfo, MemberInfo, NodeHandle, StreamHandle
 from streamd.types import SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 _ALPHABET: Final = (string.digits + string.ascii_uppercase + string.ascii_lowercase).encode()
@@ -45,7 +45,8 @@ def cluster_block(
     known = {node.server_name, leader, *(row["name"] for row in replicas)}
     for name in asset.peers if asset is not None else ():
         if name not in known:  # wanted, and not a member yet
-            replicas.append({"name": name, "current": False, "active": 0, "peer": short_hash(name)})
+            row: Document = {"name": name, "current": False, "active": 0}
+            replicas.append(row | {"peer": short_hash(name), "pending": True})
     shown: Document = {"name": node.cluster_name}
     if replicas:
         name = raft_group(uid, config, consumer_uid=consumer_uid)
@@ -60,11 +61,55 @@ def cluster_block(
         shown["system_account"] = True
         shown["traffic_account"] = SYSTEM_ACCOUNT
         shown["replicas"] = sorted(replicas, key=lambda row: str(row["name"]))
+    if asset is not None and asset.is_moving:
+        shown["desired"] = _desired(node, asset, facts, leader)
     if facts.get("write_quorum", 0) < facts.get("write_quorum_wanted", 0):
         # So few voters that an ack is on fewer disks than a majority of num_replicas.
         shown["write_quorum"] = facts["write_quorum"]
         shown["write_quorum_wanted"] = facts["write_quorum_wanted"]
     return shown
+
+
+def _desired(node: NodeHandle, asset: StreamAsset, facts: GroupInfo, leader: NodeId) -> Document:
+    """Return where a stream on the move is to live, what was before, and how far it has come."""
+    shown: Document = {}
+    change = node.meta.changes.get(asset.uid)
+    if change is not None:
+        shown["created"] = times.format_ns(change.created_ns)
+    shown["name"] = node.cluster_name
+    shown["replicas"] = [{"name": name, "peer": short_hash(name)} for name in asset.peers]
+    if change is not None and change.replicas:
+        origin: Document = {"replicas": change.replicas}
+        if change.placement:
+            origin["placement"] = change.placement
+        shown["origin"] = origin
+    if leader == node.server_name:
+        kind, text = _progress(asset, facts, leader)
+        shown["status"] = {"description": text, "type": kind}
+    return shown
+
+
+def _progress(asset: StreamAsset, facts: GroupInfo, leader: NodeId) -> tuple[str, str]:
+    """Return what the leader of a stream on the move does next or waits for, in nats-server's
+    words: a type, and a description."""
+    rows = {row["name"]: row for row in facts.get("peers") or ()}
+    voters = {leader, *(name for name, row in rows.items() if row.get("is_voter"))}
+    joining = sorted(set(asset.peers) - voters)
+    if joining:
+        if all(name in rows and rows[name].get("offline") for name in joining):
+            return "quorum", "waiting for quorum to add peer"
+        ready = [name for name in joining if name in rows and _is_close(rows[name])]
+        if ready or not any(name in rows for name in joining):
+            return "membership", f"adding peer {(ready or joining)[0]}"
+        return "catchup", "waiting for peer to catch up before adding it"
+    leaving = sorted(voters - set(asset.peers))
+    if leaving:
+        return "membership", f"removing peer {leaving[0]}"
+    return "meta", "waiting for peer set to settle"
+
+
+def _is_close(row: MemberInfo) -> bool:
+    return not row.get("offline") and row.get("lag", 0) <= limits.LEARNER_LAG_ENTRIES
 
 
 def replica_rows(facts: GroupInfo) -> list[Document]:

@@ -148,15 +148,7 @@ class Forwarding:
         peers = self._server.node.peers
         if peers is None or not self._is_up(target) or request.hops >= limits.API_HOPS_MAX:
             return False
-        client = request.client
-        facts: list[object] = []
-        if client is not None:
-            origin = self._server.node.server_name
-            if isinstance(client, RemoteClient):
-                origin = client.server
-            facts = facts_of(client, origin)
-        fields = [request.subject, request.reply, request.headers, request.payload, facts]
-        args = [*fields, request.hops + 1, request.context.account]
+        args = self._args(request)
         if request.endpoint.is_json:
             asked_ms = self._server.clock.monotonic_ms()
 
@@ -168,6 +160,25 @@ class Forwarding:
         else:
             peers.note(target, FORWARD, args)
         return True
+
+    def _args(self, request: Request) -> list[object]:
+        """Return what another node is told of a request."""
+        client = request.client
+        facts: list[object] = []
+        if client is not None:
+            origin = self._server.node.server_name
+            if isinstance(client, RemoteClient):
+                origin = client.server
+            facts = facts_of(client, origin)
+        fields = [request.subject, request.reply, request.headers, request.payload, facts]
+        return [*fields, request.hops + 1, request.context.account]
+
+    def pass_to_others(self, request: Request) -> None:
+        """Have every other node answer `request` as well, for itself."""
+        peers = self._server.node.peers
+        if peers is not None:
+            for node_id in peers.nodes():
+                peers.note(node_id, FORWARD, self._args(request))
 
     def _passed(self, request: Request, target: NodeId, asked_ms: int, result: object) -> None:
         """`target` has answered the client, or gives the request back, or is gone, perhaps before

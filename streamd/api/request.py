@@ -190,6 +190,7 @@ class Endpoint:
         "is_administrative",
         "is_audited",
         "is_cluster_only",
+        "is_for_all",
         "is_json",
         "is_list",
         "is_read",
@@ -217,6 +218,7 @@ class Endpoint:
         self.type_name = type_name  # "" if the answers are messages, not JSON
         self.is_json = bool(type_name)
         self.is_read = False  # may be asked twice
+        self.is_for_all = False  # every node answers
         self.is_administrative = False  # of the whole cluster: not for every user
         self.is_list = False  # of many infos: takes longer than others
         self.serve = serve
@@ -287,8 +289,9 @@ class Request:
         self.context.advisories.audit(self.client, self.subject, self.payload, body)
         self.finish()
 
-    def refuse(self, error: JsError) -> None:
-        """Send the error response; but wait for the next leader if that may serve it."""
+    def refuse(self, error: JsError, more: Document | None = None) -> None:
+        """Send the error response; but wait for the next leader if that may serve it. `more`:
+        further fields."""
         park = self.context.server.park
         if isinstance(error, errors.Unserved) and park is not None:
             park(self)
@@ -298,7 +301,7 @@ class Request:
         if self.headers and message_headers.get(self.headers, ERROR_DETAIL) == b"true":
             shown["detail"] = self._detail(error)
         head = {"type": _TYPE_PREFIX + self.endpoint.type_name, "error": shown}
-        self._send(head | self.endpoint.blank, is_audited=True)
+        self._send(head | (more or self.endpoint.blank), is_audited=True)
 
     def _detail(self, error: JsError) -> Document:
         """Return what a client that asks is told of an error besides: docs/extensions.md."""

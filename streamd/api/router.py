@@ -16,6 +16,7 @@ from streamd.api import (
     direct_get,
     message_endpoints,
     restores,
+    server_endpoints,
     stream_endpoints,
     stream_snapshots,
 )
@@ -60,13 +61,21 @@ _ADMINISTRATIVE: Final = (
     "ACCOUNT.STREAM.MOVE",
     "ACCOUNT.STREAM.CANCEL_MOVE",
     "META.LEADER.STEPDOWN",
+    "META.RESCUE",
     "SERVER.REMOVE",
+    "SERVER.EVACUATE",
     "STREAM.PEER.REMOVE",
     "STREAM.PEER.EVACUATE",
     "STREAM.CANCEL_MOVE",
 )
 # What the system account may ask for, which has no JetStream of its own.
 _OF_SERVERS: Final = (b"$JS.API.META.", b"$JS.API.SERVER.", b"$JS.API.ACCOUNT.")
+_OF_OPERATORS: Final = (
+    b"$JS.API.META.LEADER.STEPDOWN",
+    b"$JS.API.META.RESCUE",
+    b"$JS.API.SERVER.REMOVE",
+    b"$JS.API.SERVER.EVACUATE",
+)
 # What nobody but the system account is heard about, for it names any account.
 _OF_ACCOUNTS: Final = b"$JS.API.ACCOUNT."
 _LISTS: Final = ("STREAM.LIST", "CONSUMER.LIST")
@@ -187,7 +196,10 @@ def _table(
         table["META.LEADER.STEPDOWN"] = moving(
             "meta_leader_stepdown", cluster_endpoints.step_down_meta, 0
         )
-        table["SERVER.REMOVE"] = moving("meta_server_remove", cluster_endpoints.remove_server, 0)
+        table["SERVER.REMOVE"] = moving("meta_server_remove", server_endpoints.remove, 0)
+        table["SERVER.EVACUATE"] = moving("meta_server_evacuate", server_endpoints.evacuate, 0)
+        table["META.RESCUE"] = row("meta_rescue", server_endpoints.rescue)
+        table["META.RESCUE"].is_for_all = True
         table["ACCOUNT.STREAM.MOVE"] = moving("stream_update", operations.move, 2)
         table["ACCOUNT.STREAM.CANCEL_MOVE"] = moving(
             "stream_cancel_move", operations.cancel_move, 2
@@ -359,6 +371,9 @@ class Router:
         context = self.context_of(account)
         request = self._request(context, subject, reply, headers, payload, client)
         if request is None:
+            if account == self._accounts.system_account and not _is_of_operators(subject):
+                request = Request(context, _OF_SYSTEM, subject, [], reply, headers, payload, client)
+                self._refuse_system(request)
             return
         is_of_servers = account == self._accounts.system_account and subject.startswith(_OF_SERVERS)
         if context.jetstream() is None and not is_of_servers:
@@ -369,13 +384,21 @@ class Router:
     def _handle_settled(self, request: Request) -> None:
         if request.context.jetstream() is not None:
             self._handle(request)
+        elif request.context.account == self._accounts.system_account:
+            self._refuse_system(request)
         elif request.endpoint.is_json:
-            is_system = request.context.account == self._accounts.system_account
-            if is_system and request.endpoint.type_name != "account_info_response":
-                request.endpoint = _OF_SYSTEM
             request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
         else:
             request.no_responders()
+
+    def _refuse_system(self, request: Request) -> None:
+        """Refuse what the system account asks for, which has no streams, in one form for all: also
+        what is no request of anybody's."""
+        if request.context.jetstream() is not None:
+            return
+        if request.endpoint.type_name != "account_info_response":
+            request.endpoint = _OF_SYSTEM
+        request.refuse(errors.NOT_ENABLED_FOR_ACCOUNT())
 
     def _handle(self, request: Request) -> None:
         """Serve a request of an account that may use JetStream."""
@@ -397,6 +420,8 @@ class Router:
                 request.status(b"NATS/1.0 412 Required Api Level\r\n\r\n")
             return
         if self._forwarding is not None:
+            if request.endpoint.is_for_all:
+                self._forwarding.pass_to_others(request)
             self._forwarding.route(request)
         else:
             self._serve(request)
@@ -499,6 +524,11 @@ class Router:
                 return endpoint, names
             return None
         return None
+
+
+def _is_of_operators(subject: bytes) -> bool:
+    """True of requests to a cluster: a single server leaves them unanswered."""
+    return subject in _OF_OPERATORS or subject.startswith(_OF_ACCOUNTS)
 
 
 def _knows_level(headers: bytes) -> bool:

@@ -214,6 +214,7 @@ PEER_REMOVE: Final = Shape("JSApiStreamRemovePeerRequest", {"peer": "string"})
 SERVER_REMOVE: Final = Shape(
     "JSApiMetaServerRemoveRequest", {"peer": "string", "peer_id": "string"}
 )
+META_RESCUE: Final = Shape("JSApiMetaRescueRequest", {"quorum_needed": "int"})
 STREAM_MOVE: Final = Shape(
     "JSApiMetaServerStreamMoveRequest",
     {"server": "string", "cluster": "string", "domain": "string", "tags": ["string"]},

@@ -108,12 +108,12 @@ apart from it so that no entry holds the loop for long. ranges: seqs, [first, la
 ascending. Outcome: how many were still there."""
 COPY = 30
 """[COPY, ts, origin, identity, after, last, seqs, times, msgs, room]: messages of another stream,
-the origin of a mirror ("") or of the source of that index name, as its leader received them; identity
-is that of the origin's stream, "" where it is unknown. `after` and `last`: the origin's seq up to
-which its messages had been taken before, and are by this; unless the position is `after`, nothing
-changes. seqs: the origin's, ascending, one for each message; times: when the origin stored them
-(mirrors; else none). `room` as in STORE. Outcome: the position; less than `last` if the stream has
-no room for more."""
+the origin of a mirror ("") or of the source of that index name, as its leader received them;
+identity is that of the origin's stream, "" where it is unknown. `after` and `last`: the origin's
+seq up to which its messages had been taken before, and are by this; unless the position is `after`,
+nothing changes. seqs: the origin's, ascending, one for each message; times: when the origin stored
+them (mirrors; else none). `room` as in STORE. Outcome: the position; less than `last` if the stream
+has no room for more."""
 
 IMPORT = 25
 """[IMPORT, ts, msgs, last_seq]: messages of an archive, for a stream that is being restored. msgs

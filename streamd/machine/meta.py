@@ -18,19 +18,28 @@ import msgpack
 from streamd import errors
 from streamd.errors import CorruptionError, JsError
 from streamd.machine import command_shapes, commands
-from streamd.machine.asset_configs import StreamConfig
+from streamd.machine.asset_configs import Placement, StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.commands import Command, Handler
 from streamd.machine.digest import MASK64, chain64
 from streamd.subject_tree import SubjectTree
 from streamd.types import ACCOUNT, Entry, Index, NodeId, StreamKey, Uid
 
-_STATE_VERSION: Final = 4
-"""A lower one has the same fields but for the last, which were left out while they were empty."""
-_EMPTY: Final[tuple[object, ...]] = (((), ()), ())  # the last fields: removals, losses
+_STATE_VERSION: Final = 5
+"""A lower one has the same fields but for the last, which were left out while they were empty.
+While no stream is on the move the state is still written as 4, which earlier releases read."""
+_EMPTY: Final[tuple[object, ...]] = (((), ()), (), ())  # the last fields: removals, losses, changes
 _NUMBERING: Final = (commands.CREATE_STREAM, commands.UPDATE_STREAM, commands.REMOVE_SERVER)
 """Commands whose entry's index is kept, and compared with others."""
 _DYNAMIC_METADATA: Final = ("_nats.ver", "_nats.level", "_nats.req.level")
+
+
+class PlacementChange(NamedTuple):
+    """Change of where a stream lives that its group has not followed yet."""
+
+    created_ns: int
+    replicas: int  # of the config before it changed; 0: it did not
+    placement: Placement | None  # likewise
 
 
 class StreamAsset(NamedTuple):
@@ -113,6 +122,9 @@ class MetaMachine:
         self.thin: set[Uid] = set()  # streams that a removal left with fewer peers than they want
         self.losses: list[tuple[Index, Index, tuple[Uid, ...]]] = []
         """What was lost, each time: streams created between two entries, but for some."""
+        self.changes: dict[Uid, PlacementChange] = {}
+        """Streams on the move, for whoever asks how far that is, or ends it. No part of the
+        fingerprint: nothing else rests on it."""
         self.carried: Counter[tuple[NodeId, bool]] = Counter()
         """How many replicas are wanted on a node, by whether the stream has several."""
         # Of each account: names of streams by what they capture.
@@ -147,8 +159,10 @@ class MetaMachine:
         """See machine.base.Machine. Inverse: `restore`."""
         rows = [list(asset) for asset in self.streams_by_key.values()]
         removals = [self._removed_rows(), sorted(self.thin)]
-        head = (_STATE_VERSION, self.applied, self.digest, self.max_streams)
-        state = [*head, rows, removals, self.losses]
+        changes = [[uid, *self.changes[uid]] for uid in sorted(self.changes)]
+        version = _STATE_VERSION if changes else _STATE_VERSION - 1
+        head = (version, self.applied, self.digest, self.max_streams)
+        state = [*head, rows, removals, self.losses, *([changes] if changes else [])]
         packed: bytes = msgpack.packb(state, use_bin_type=True)
         return packed
 
@@ -173,7 +187,7 @@ class MetaMachine:
         if not 1 <= version <= _STATE_VERSION:
             raise CorruptionError(f"meta snapshot has unknown version {version}")
         last += _EMPTY[len(last) :]
-        (removals, thin), losses = last
+        (removals, thin), losses, changes = last
         machine = cls(max_streams=max_streams)
         machine.applied = applied
         machine.digest = digest
@@ -187,6 +201,7 @@ class MetaMachine:
         machine.thin = set(thin)
         for known_to, used_to, known in losses:
             machine.losses.append((known_to, used_to, tuple(known)))
+        machine.changes = {uid: PlacementChange(*change) for uid, *change in changes}
         return machine
 
     # --- commands -------------------------------------------------------------------------------
@@ -246,6 +261,7 @@ class MetaMachine:
         if placement and placement[0]:
             asset = asset.placed_on(self._without_removed(placement[0]))
             self._put_placed(asset, placement[0])
+            self._note_change(asset, command[1], before=existing.config)
         else:
             self._put(asset)
         out.events.append(("stream_updated", {"asset": asset}))
@@ -264,6 +280,7 @@ class MetaMachine:
             return errors.PEER_REMAP()  # a stream without a replica would be a deletion by stealth
         asset = existing.placed_on(self._without_removed(peers))
         self._put_placed(asset, peers)
+        self._note_change(asset, command[1], before=None)
         out.events.append(("stream_updated", {"asset": asset}))
         return asset
 
@@ -277,6 +294,7 @@ class MetaMachine:
             return existing
         asset = existing._replace(members=tuple(members))
         self._put(asset)
+        self.changes.pop(uid, None)
         out.events.append(("stream_moved", {"asset": asset}))
         return asset
 
@@ -325,6 +343,7 @@ class MetaMachine:
         del self.streams_by_key[existing.key]
         del self.streams_by_uid[existing.uid]
         self.thin.discard(existing.uid)
+        self.changes.pop(existing.uid, None)
         self._count_out(existing)
         self.digest = (self.digest - _mix(existing)) & MASK64
         out.events.append(("stream_deleted", {"asset": existing}))
@@ -346,6 +365,18 @@ class MetaMachine:
         self._put(asset)
         if len(asset.peers) < min(len(wanted), asset.config.get("num_replicas", 1)):
             self.thin.add(asset.uid)
+
+    def _note_change(self, asset: StreamAsset, ts: int, before: StreamConfig | None) -> None:
+        """Keep when a move began, and what the config was before the first of those under way
+        together that changed it. `before`: of a change of the config, too."""
+        known = self.changes.get(asset.uid)
+        if not asset.is_moving:
+            self.changes.pop(asset.uid, None)
+        elif before is not None and (known is None or not known.replicas):
+            replicas, placement = before.get("num_replicas", 1), before.get("placement")
+            self.changes[asset.uid] = PlacementChange(ts, replicas, placement)
+        elif known is None:
+            self.changes[asset.uid] = PlacementChange(ts, 0, None)
 
     def stream(self, name: str, account: str = ACCOUNT) -> StreamAsset | None:
         """Return the stream of that name in an account; None: there is none."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from streamd import limits
 from streamd.callbacks import ignore
-from streamd.errors import ConfigError, CorruptionError, DiskError
+from streamd.errors import ConfigError, CorruptionError, DiskError, JsError
 from streamd.machine.commands import Command
 from streamd.machine.meta import MetaMachine
 from streamd.node.clock import ClockWatch
@@ -407,6 +407,15 @@ class LocalNode:
 
     def propose_meta(self, command: Command, done: Done) -> None:
         self.parts.meta.proposals.propose(command, done)
+
+    def rescue_meta(self, quorum: int, done: Done) -> None:
+        def rescued(outcome: object) -> None:
+            if not isinstance(outcome, JsError):
+                text = "fewer servers than a majority may elect the meta leader, for five minutes"
+                self._log.warn(text, before=outcome, now=quorum)
+            done(outcome)
+
+        self.parts.meta.proposals.rescue(quorum, rescued)
 
     def removal_obstacle(self, name: NodeId) -> str:
         return self.parts.cluster.removal.obstacle(name)

@@ -387,6 +387,7 @@ class GroupInfo(MonitorInfo, total=False):
     is_changing: bool
     write_quorum: int
     write_quorum_wanted: int
+    rescue_quorum: int
     state: str
     reason: str
     digest: int
@@ -482,6 +483,10 @@ class NodeHandle(Protocol):
 
     def leader_of(self, uid: Uid) -> NodeId:
         """The node that leads a stream, as far as is known here; empty: none."""
+
+    def rescue_meta(self, quorum: int, done: Done) -> None:
+        """Have this member of the meta group take so many servers for enough for some minutes, if
+        it knows no leader. `done` gets how many it took before, or a JsError."""
 
     def removal_obstacle(self, name: NodeId) -> str:
         """A stream that may need the server `name`, which is away, for a majority; empty: none."""

@@ -282,14 +282,30 @@ def _fields_of(cls: type) -> Callable[[Message], Sequence[object]]:
     if len(slots) == 1:  # attrgetter of one name gives no tuple
         name = slots[0]
         return lambda message: (getattr(message, name),)
-    return attrgetter(*slots)
+    take = attrgetter(*slots)
+    membership_at = _memberships_of(cls)
+    if not membership_at:
+        return take
+
+    def fields_of(message: Message) -> Sequence[object]:
+        fields = list(take(message))
+        for at in membership_at:
+            fields[at] = fields[at].lists
+        return fields
+
+    return fields_of
+
+
+def _memberships_of(cls: type) -> list[int]:
+    """Return which fields of a message are memberships; each travels as four lists of names."""
+    hints = get_type_hints(cls)
+    return [at for at, name in enumerate(cls.__slots__) if hints[name] is Membership]  # type: ignore[attr-defined]
 
 
 def _decoder_of(cls: type) -> _Decoder:
     """Make the function that puts a message together from its fields, each of its declared type."""
     hints = get_type_hints(cls)
-    # A membership travels as four lists of names.
-    membership_at = [at for at, name in enumerate(cls.__slots__) if hints[name] is Membership]  # type: ignore[attr-defined]
+    membership_at = _memberships_of(cls)
     types = [list if hints[name] is Membership else hints[name] for name in cls.__slots__]  # type: ignore[attr-defined]
     assert all(isinstance(wanted, type) for wanted in types), (cls, types)
 
@@ -317,7 +333,8 @@ def _membership_of(lists: object) -> Membership:
         )
     ):
         raise ProtocolError("a membership that is not four lists of names")
-    return Membership(*(tuple(names) for names in lists))
+    voters, voters_out, learners, learners_next = (tuple(names) for names in lists)
+    return Membership(voters, voters_out, learners, learners_next)
 
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[[Message], Sequence[object]]]]] = {

@@ -275,7 +275,12 @@ class RaftCore:
     @property
     def deadline_ms(self) -> int:
         """When `tick` has something to do; NEVER: not before another input."""
-        return self._clock.deadline_ms
+        clock = self._clock
+        if clock.rescue_until_ms and (
+            not clock.deadline_ms or clock.rescue_until_ms < clock.deadline_ms
+        ):
+            return clock.rescue_until_ms
+        return clock.deadline_ms
 
     @property
     def is_quiescent(self) -> bool:
@@ -456,6 +461,8 @@ class RaftCore:
         """Tell the time; acts only at `deadline_ms`, so more calls than needed are harmless."""
         clock = self._clock
         clock.now_ms = now_ms
+        if clock.rescue_until_ms and now_ms >= clock.rescue_until_ms:
+            self.end_rescue()
         if not clock.deadline_ms or now_ms < clock.deadline_ms:
             return
         if self._leader is not None:
@@ -465,6 +472,42 @@ class RaftCore:
             self._become_follower(self.term, None)  # not every member has answered in time
         self._election.arm()
         self._campaign()
+
+    # --- fewer than a majority ------------------------------------------------------------------
+
+    @property
+    def rescue_quorum(self) -> int:
+        """Voters that are enough for now instead of a majority; 0: no less than that."""
+        return self.log.needed
+
+    def rescue(self, quorum: int, until_ms: int) -> None:
+        """Take `quorum` voters for enough to elect and to commit, where a majority is more, until
+        then, or until so many are a majority of the members.
+
+        Unsafe: what fewer than a majority decide, the others may not know, and decide otherwise.
+        For an operator who knows that they are gone for good, and removes them. The candidate and
+        the leader need it; a follower asks nobody.
+        """
+        assert quorum > 0, quorum
+        self.log.take_for_enough(quorum)
+        self._clock.rescue_until_ms = until_ms
+        if self._is_rescue_over():
+            self.end_rescue()
+            return
+        if self._leader is None:
+            self._election.hurry()
+
+    def end_rescue(self) -> None:
+        """Take none but a majority for enough from now on. A leader that has none steps down when
+        it next looks."""
+        self.log.take_for_enough(0)
+        self._clock.rescue_until_ms = NEVER
+        if self._clock.is_quiescent and self._leader is not None:
+            self._wake()
+
+    def _is_rescue_over(self) -> bool:
+        members = self.log.membership
+        return bool(members.needed) and members.majority <= members.needed
 
     def lose_patience(self, now_ms: int) -> None:
         """End the patience of a follower at `now_ms`: it stands at the next `tick` from then on."""
@@ -832,6 +875,8 @@ class RaftCore:
     def _follow_membership(self) -> None:
         """Take the membership in force into account, here and in the leadership."""
         log, recovery, leader = self.log, self._recovery, self._leader
+        if self._is_rescue_over():
+            self.end_rescue()
         members = log.membership
         recovery.may_have_voted |= any(held.is_voter(self.node_id) for _, held in log.memberships)
         self._standing.is_sole = members.voters == (self.node_id,) and not (

@@ -129,6 +129,7 @@ class Clock:
         "is_quiescent",
         "live",
         "now_ms",
+        "rescue_until_ms",
     )
 
     def __init__(self, now_ms: int, *, election_ms: int, heartbeat_ms: int) -> None:
@@ -140,6 +141,7 @@ class Clock:
         self.excused_ms = 0  # when this member last was found to have stood still
         self.live: frozenset[NodeId] | None = None  # nodes with a link up; None: never told
         self.is_quiescent = False  # nothing is under way and time may pass
+        self.rescue_until_ms = NEVER  # fewer than a majority are enough till then
 
     def has_live_quorum(self, members: Membership) -> bool:
         """Return whether the nodes with a link up are enough to elect or to commit."""

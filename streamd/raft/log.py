@@ -69,6 +69,7 @@ class RaftLog:
         "last_index",
         "last_term",
         "memberships",
+        "needed",
         "snapshot",
         "stable",
         "truncated_from",
@@ -110,6 +111,7 @@ class RaftLog:
         self._history = History(history, self.base)
         # Memberships by the index that brought each; the first is the snapshot's.
         self.memberships: list[tuple[Index, Membership]] = [(applied, membership)]
+        self.needed = 0  # of each membership: see there
         self.is_sole = False
         self.is_in_memory = False  # what is dropped before a snapshot has it can't be read back
         self.truncated_from: Index = 0  # lowest index voided since the last write; 0: none
@@ -216,12 +218,23 @@ class RaftLog:
 
     def membership_at(self, index: Index) -> Membership:
         """Return the membership in force at `index`; a snapshot at `index` must hold it."""
+        found = self._in_force_at(index)
+        return found._replace(needed=0) if found.needed else found
+
+    def _in_force_at(self, index: Index) -> Membership:
         found = self.memberships[0][1]
         for since, membership in self.memberships:
             if since > index:
                 break
             found = membership
         return found
+
+    def take_for_enough(self, needed: int) -> None:
+        """Set `needed` of the memberships here, and of those to come; 0: none but a majority."""
+        self.needed = needed
+        self.memberships = [
+            (since, membership._replace(needed=needed)) for since, membership in self.memberships
+        ]
 
     def open_memberships(self) -> list[Membership]:
         """The last one known to be committed, and all after it."""
@@ -254,7 +267,7 @@ class RaftLog:
         self.last_term = entry.term
         self.last_chain = entry.chain
         if is_membership(entry.data):
-            self.memberships.append((entry.index, decode(entry.data)))
+            self.memberships.append((entry.index, decode(entry.data)._replace(needed=self.needed)))
 
     def truncate(self, from_index: Index) -> list[Entry]:
         """Void the entries from `from_index` on; return those that were in memory."""
@@ -347,7 +360,7 @@ class RaftLog:
         if index >= self._first:  # below, it may be gone from the reader already
             assert self.entry_id(index) == (term, chain), (index, term, chain)
         later = [brought for brought in self.memberships if brought[0] > index]
-        self.memberships = [(index, self.membership_at(index)), *later]
+        self.memberships = [(index, self._in_force_at(index)), *later]
         self.snapshot = LogPosition(index, term, chain)
         if self._first == index + 1:
             self._first_prev = (term, chain)

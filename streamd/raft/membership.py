@@ -4,6 +4,9 @@ A membership travels in the log as an entry whose data starts with a byte no com
 It counts from the moment it is appended, on every member, and is undone with its entry. A change
 of more than one voter goes through a joint membership, in which every decision needs a majority
 of both the old and the new voters; the leader leaves it by itself once it is committed.
+
+`needed` is no part of what travels: an operator has this member take fewer than a majority for
+enough, for a while (`RaftCore.rescue`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,12 @@ class Membership(NamedTuple):
     voters_out: tuple[NodeId, ...] = ()
     learners: tuple[NodeId, ...] = ()
     learners_next: tuple[NodeId, ...] = ()
+    needed: int = 0  # voters that are enough where a majority is more; 0: only a majority is
+
+    @property
+    def lists(self) -> tuple[tuple[NodeId, ...], ...]:
+        """The group's own fields, as they travel."""
+        return self.voters, self.voters_out, self.learners, self.learners_next
 
     @property
     def is_joint(self) -> bool:
@@ -42,16 +51,21 @@ class Membership(NamedTuple):
 
     def has_quorum(self, holds: Callable[[NodeId], bool]) -> bool:
         """True if `holds` for a majority (of both halves when joint)."""
-        return _has_majority(self.voters, holds) and (
-            not self.voters_out or _has_majority(self.voters_out, holds)
+        return _has_majority(self.voters, holds, self.needed) and (
+            not self.voters_out or _has_majority(self.voters_out, holds, self.needed)
         )
 
     def quorum_index(self, match: Callable[[NodeId], Index]) -> Index:
         """The highest index that a majority (of both halves when joint) has reached."""
-        index = _majority_index(self.voters, match)
+        index = _majority_index(self.voters, match, self.needed)
         if self.voters_out:
-            index = min(index, _majority_index(self.voters_out, match))
+            index = min(index, _majority_index(self.voters_out, match, self.needed))
         return index
+
+    @property
+    def majority(self) -> int:
+        """Voters that a decision takes, of the larger half when joint, but for `needed`."""
+        return max(len(self.voters), len(self.voters_out)) // 2 + 1
 
     def changed_to(self, voters: Iterable[NodeId], learners: Iterable[NodeId]) -> Membership:
         """Return the membership to append on the way to (voters, learners): joint if more than
@@ -84,7 +98,7 @@ def simple(voters: Iterable[NodeId], learners: Iterable[NodeId] = ()) -> Members
 
 def encode(membership: Membership) -> bytes:
     """The data of the log entry that makes `membership` the group's."""
-    packed: bytes = msgpack.packb([list(names) for names in membership])
+    packed: bytes = msgpack.packb(membership.lists)
     return MARK + packed
 
 
@@ -100,10 +114,14 @@ def is_membership(data: bytes) -> bool:
     return data[:1] == MARK
 
 
-def _has_majority(voters: tuple[NodeId, ...], holds: Callable[[NodeId], bool]) -> bool:
-    return sum(1 for node_id in voters if holds(node_id)) > len(voters) // 2
+def _has_majority(voters: tuple[NodeId, ...], holds: Callable[[NodeId], bool], needed: int) -> bool:
+    count = sum(1 for node_id in voters if holds(node_id))
+    return count > len(voters) // 2 or 0 < needed <= count
 
 
-def _majority_index(voters: tuple[NodeId, ...], match: Callable[[NodeId], Index]) -> Index:
+def _majority_index(
+    voters: tuple[NodeId, ...], match: Callable[[NodeId], Index], needed: int
+) -> Index:
     reached = sorted(map(match, voters), reverse=True)
-    return reached[len(voters) // 2]
+    place = len(voters) // 2
+    return reached[min(place, needed - 1) if needed else place]

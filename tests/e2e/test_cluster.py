@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,50 @@ def test_removed_server_stays_outside(make_cluster: MakeCluster) -> None:
     node.launch()
     cluster.wait_until(lambda: meta_size() == 3, "three members")
     cluster.wait_until(lambda: cluster.is_whole("S"), "whole")
+
+
+def test_one_server_of_three_goes_on_by_a_rescue(make_cluster: MakeCluster) -> None:
+    """While the leader is known every server refuses; when two are gone for good, the third leads,
+    lets them go, and is then its own majority, also after a restart."""
+    cluster = make_cluster()
+    left = cluster.nodes["n1"]
+
+    def rescue(count: int) -> list[dict[str, Any]]:
+        with Wire(left.port) as wire:
+            frames = wire.ask("$JS.API.META.RESCUE", b'{"quorum_needed":1}', count=count)
+        return [frame.json() for frame in frames]
+
+    refused = rescue(3)
+    assert len(refused) == 3
+    assert {answer["error"]["description"] for answer in refused} == {
+        "JetStream system rescue not applied: raft: leader is known"
+    }
+    cluster.kill("n2", "n3")
+    cluster.wait_until(lambda: rescue(1)[0].get("new_quorum") == 1, "rescued")
+    meta = cluster.wait_until(lambda: _led_meta(cluster, left), "a leader")
+    assert meta["quorum_needed"] == 1 and meta["rescue"] is True and meta["cluster_size"] == 3
+    with Wire(left.port) as wire:
+        for name in ("n2", "n3"):
+            cluster.wait_until(
+                lambda name=name: "success" in wire.api("SERVER.REMOVE", {"peer": name}), name
+            )
+        cluster.wait_until(lambda: _led_meta(cluster, left).get("cluster_size") == 1, "alone")
+        assert "rescue" not in _led_meta(cluster, left)
+        made = wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        assert made.get("did_create"), made
+        assert wire.ask("s", b"x")[0].json()["seq"] == 1
+    left.stop()
+    left.start()
+    cluster.wait_until(lambda: cluster.is_healthy(left), "healthy")
+    with Wire(left.port) as wire:
+        cluster.wait_until(lambda: wire.api("STREAM.INFO.S").get("state"), "stream")
+        assert wire.ask("s", b"x")[0].json()["seq"] == 2
+
+
+def _led_meta(cluster: ClusterProcess, node: ServerProcess) -> dict[str, Any]:
+    """What a node says of the meta group, once it names a leader."""
+    meta: dict[str, Any] = cluster.get(node, "/jsz").get("meta_cluster", {})
+    return meta if meta.get("leader") else {}
 
 
 def test_monitoring_shows_the_cluster(make_cluster: MakeCluster) -> None:

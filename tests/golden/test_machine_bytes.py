@@ -14,7 +14,7 @@ import pytest
 from streamd.errors import CorruptionError
 from streamd.machine import commands
 from streamd.machine.base import Effects
-from streamd.machine.meta import MetaMachine
+from streamd.machine.meta import MetaMachine, PlacementChange
 from streamd.machine.streams.stream import StreamMachine
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import Entry
@@ -101,6 +101,25 @@ def meta_with_losses() -> MetaMachine:
     return machine
 
 
+def meta_with_changes() -> MetaMachine:
+    """A stream of which one replica moves, and another one that has moved."""
+    machine = MetaMachine()
+    for index, command in enumerate(
+        (
+            [commands.CREATE_STREAM, START_NS, {"name": "A", "num_replicas": 1}, ["n1"]],
+            [commands.CREATE_STREAM, START_NS + 1, {"name": "B", "num_replicas": 1}, ["n1"]],
+            [commands.SET_PEERS, START_NS + 2, 1, ["n2"]],
+            [commands.SET_PEERS, START_NS + 3, 2, ["n2"]],
+            [commands.MOVED, START_NS + 4, 2, ["n2"]],
+            [commands.UPDATE_STREAM, START_NS + 5, "A", {"name": "A", "num_replicas": 2},
+             ["n2", "n3"]],
+        ),
+        1,
+    ):  # fmt: skip
+        machine.apply(Entry(1, index, commands.encode(command)), Effects())
+    return machine
+
+
 def made() -> dict[str, bytes]:
     box = stream()
     return {
@@ -111,6 +130,7 @@ def made() -> dict[str, bytes]:
         "meta.state": meta().snapshot(),
         "meta.removals.state": meta_with_removals().snapshot(),
         "meta.losses.state": meta_with_losses().snapshot(),
+        "meta.changes.state": meta_with_changes().snapshot(),
     }
 
 
@@ -124,6 +144,7 @@ def made() -> dict[str, bytes]:
         "meta.state",
         "meta.removals.state",
         "meta.losses.state",
+        "meta.changes.state",
     ],
 )
 def test_bytes_equal_the_golden_file(name: str) -> None:
@@ -163,6 +184,9 @@ def test_old_snapshots_can_be_read() -> None:
     old = MetaMachine.restore((HERE / "meta.losses.state").read_bytes())
     assert old.losses == [(1, 9, (2,))]
     assert old.fingerprint() == meta_with_losses().fingerprint() != meta().fingerprint()
+    old = MetaMachine.restore((HERE / "meta.changes.state").read_bytes())
+    assert old.changes == {1: PlacementChange(START_NS + 5, 1, None)} == meta_with_changes().changes
+    assert old.fingerprint() == meta_with_changes().fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -186,8 +210,8 @@ def test_a_meta_state_without_its_empty_fields_is_the_state_made_anew(
 
 def test_a_meta_state_of_a_later_version_is_refused() -> None:
     state = bytearray(meta().snapshot())
-    state[1] += 1
-    with pytest.raises(CorruptionError, match="meta snapshot has unknown version 5"):
+    state[1] += 2
+    with pytest.raises(CorruptionError, match="meta snapshot has unknown version 6"):
         MetaMachine.restore(bytes(state))
 
 

@@ -97,6 +97,10 @@ class Script:
             self.ask("S" if of_system else "A", request, body, shown="left")
             moved = set(self.operated.cluster.nodes) - {left}
             until(lambda moved=moved: self.members() == moved, "moved")  # type: ignore[misc]
+        left = min(self.members())
+        self.ask("S", "SERVER.EVACUATE", {"peer": left}, shown="left")
+        evacuated = set(self.operated.cluster.nodes) - {left}
+        until(lambda: self.members() == evacuated, "evacuated")
         until(self.has_handed_over, "handed over")
         for number in (3, 4, 3):
             self.operated.settle()

@@ -199,7 +199,7 @@ def short_log_may_lead(replace: Replace) -> None:
 def one_vote_too_few(replace: Replace) -> None:
     """Half of the voters, rounded down, counts as a majority."""
 
-    def half(voters: tuple[str, ...], holds: Callable[[str], bool]) -> bool:
+    def half(voters: tuple[str, ...], holds: Callable[[str], bool], needed: int) -> bool:
         return sum(1 for node_id in voters if holds(node_id)) >= max(1, len(voters) // 2)
 
     replace(membership, "_has_majority", half)
@@ -226,7 +226,7 @@ def dead_leader_not_noticed(replace: Replace) -> None:
 def one_copy_too_few(replace: Replace) -> None:
     """An entry counts as committed with one copy less than a majority."""
 
-    def lower(voters: tuple[str, ...], match: Callable[[str], int]) -> int:
+    def lower(voters: tuple[str, ...], match: Callable[[str], int], needed: int) -> int:
         return sorted(map(match, voters), reverse=True)[max(0, len(voters) // 2 - 1)]
 
     replace(membership, "_majority_index", lower)

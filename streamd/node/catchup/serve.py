@@ -312,7 +312,7 @@ class SnapshotServer:
             saved.chain,
             tail,
             facts.digest,
-            (members.voters, members.voters_out, members.learners, members.learners_next),
+            members.lists,
             (*(FileFact(no, len(blob), crc32c(blob)) for no, blob in files.items()), *blocks),
         ).to_wire()
 

@@ -63,7 +63,7 @@ def quorum_of(voter_count: int) -> int:
 
 def ack_disk_count(members: Membership) -> int:
     """Return on how many disks an entry is at least when it is committed."""
-    return quorum_of(max(len(members.voters), len(members.voters_out)))
+    return min(members.needed, members.majority) if members.needed else members.majority
 
 
 def named_by(asset: StreamAsset) -> set[NodeId]:

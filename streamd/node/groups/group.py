@@ -61,6 +61,7 @@ from streamd.node.groups.inbox import (
     PeerUp,
     Propose,
     ReadBarrier,
+    RescueQuorum,
     Saved,
     SnapshotWanted,
     Step,
@@ -123,6 +124,7 @@ class Group(ABC):
             ChangeMembers: self._on_members,
             WriterAt: self._on_wrote,
             ForceElection: self._on_force_election,
+            RescueQuorum: self._on_rescue,
         }
         self._turn_out = Turn()
 
@@ -310,6 +312,19 @@ class Group(ABC):
         used_to = message.used_to
         loss = [ACCEPT_LOSS, self.now.ns, self.machine.applied, used_to]
         self.raft.stand_in(message.names, encode(loss) if used_to else b"")
+
+    def _on_rescue(self, message: RescueQuorum) -> None:
+        raft = self.raft
+        before = min(raft.members.majority, raft.rescue_quorum or raft.members.majority)
+        reason = ""
+        if not 1 <= message.quorum <= before:
+            reason = "raft: rescue quorum must be between 1 and current quorum"
+        elif raft.leader_id is not None:
+            reason = "raft: leader is known"
+        else:
+            raft.rescue(message.quorum, self.now.ms + limits.META_RESCUE_MS)
+        outcome = errors.CLUSTER_RESCUE(err=reason) if reason else before
+        self.shell.call_soon(message.done, outcome)
 
     def _on_wrote(self, message: WriterAt) -> None:
         self.raft.hasten_commit(message.node_id)

@@ -108,6 +108,7 @@ class GroupInfos:
             "is_changing": self._is_changing(uid, group),
             "write_quorum": ack_disk_count(group.raft.members),
             "write_quorum_wanted": self._write_quorum_wanted(uid),
+            "rescue_quorum": group.raft.rescue_quorum,
             "state": state,
             "reason": reason,
             "digest": digest,

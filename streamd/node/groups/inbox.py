@@ -121,6 +121,15 @@ class ChangeMembers(InboxMessage):
 
 
 @dataclass(slots=True)
+class RescueQuorum(InboxMessage):
+    """Take so many voters for enough for a while: see `RaftCore.rescue`. `done` gets what was
+    enough before, or a JsError."""
+
+    quorum: int
+    done: Callable[[int | JsError], object]
+
+
+@dataclass(slots=True)
 class WriterAt(InboxMessage):
     """A client of that node publishes, so it may read its own writes there."""
 

@@ -68,6 +68,14 @@ class MetaProposals:
 
         monitor.post(inbox.Propose(command, applied, True))
 
+    def rescue(self, quorum: int, done: Done) -> None:
+        """Have this node's member take so many servers for enough; see ports.NodeHandle."""
+        monitor = self._groups.meta_monitor
+        if monitor is None:
+            done(errors.CLUSTER_NOT_AVAIL())
+        else:
+            monitor.post(inbox.RescueQuorum(quorum, done))
+
     def propose_anywhere(self, command: Command) -> None:
         """Propose a command of the node's own to the node that leads the group, if one does."""
         monitor, leader = self._groups.meta_monitor, self._leaders.leader_of(META_UID)

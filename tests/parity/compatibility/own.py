@@ -54,6 +54,8 @@ REQUEST_SHAPES: Final[dict[str, Shape]] = {
     "CONSUMER.UNPIN": shapes.CONSUMER_UNPIN,
     "CONSUMER.RESET": shapes.CONSUMER_RESET,
     "SERVER.REMOVE": shapes.SERVER_REMOVE,
+    "SERVER.EVACUATE": shapes.SERVER_REMOVE,
+    "META.RESCUE": shapes.META_RESCUE,
     "ACCOUNT.STREAM.MOVE": shapes.STREAM_MOVE,
 }
 """Fields of requests that are no configuration."""

@@ -91,10 +91,6 @@ STATUSES: Final = [
 """Status lines of messages; `*` matches anything."""
 
 UNSERVED: Final[dict[str, str]] = {
-    "META.RESCUE": "a meta group without a majority is led again by an election that an operator"
-    " allows, with `--accept-loss`: docs/cluster.md",
-    "SERVER.EVACUATE": "a server's streams are moved one by one (`ACCOUNT.STREAM.MOVE`,"
-    " `STREAM.PEER.EVACUATE`), or by its removal once it is down",
     "Nats-Response-Type": "between the servers of a cluster of nats-server only",
 }
 """Requests and headers of nats-server that are not here, and why."""
@@ -202,7 +198,6 @@ NEVER_RETURNED: Final[dict[str, str]] = {
     "CONSUMER_STORE_FAILED": "a disk that fails stops the stream, which then has no leader",
     "CONSUMER_ACK_POLICY_INVALID": _BY_JSON,
     "CONSUMER_REPLAY_POLICY_INVALID": _BY_JSON,
-    "CLUSTER_RESCUE": "META.RESCUE is not served",
     "MIRROR_CONSUMER_SETUP_FAILED": "told in the stream's info, as with nats-server",
     "MIRROR_WITH_START_SEQ_AND_TIME": "both may be given, as with nats-server: the sequence counts",
     "MIRROR_WITH_SUBJECT_FILTERS": _OF_OLD,

@@ -108,6 +108,7 @@ class ClusterNode(Node):
         self.take_call: Any = None
         self.watchers: list[Callable[[], None]] = []
         self.stepped: list[tuple[int, str]] = []
+        self.rescued: list[int] = []
 
     @property
     def node_facts(self) -> dict[str, dict[str, Any]]:
@@ -123,6 +124,10 @@ class ClusterNode(Node):
 
     def leader_of(self, uid: int) -> str:
         return self.world.leaders.get(uid, "")
+
+    def rescue_meta(self, quorum: int, done: Callable[[Any], None]) -> None:
+        self.rescued.append(quorum)
+        done(3 if quorum < 3 else errors.CLUSTER_RESCUE(err="raft: leader is known"))
 
     def removal_obstacle(self, name: str) -> str:
         return self.world.obstacle
@@ -155,7 +160,7 @@ class ClusterNode(Node):
             "is_changing": self.world.is_changing,
             "peers": [
                 {"name": name, "current": name not in self.world.down, "offline": False}
-                | {"active_ns": 5, "lag": 0}
+                | {"active_ns": 5, "lag": 0, "is_voter": True}
                 for name in names
                 if name != self.server_name
             ],

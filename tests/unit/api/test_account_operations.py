@@ -101,6 +101,21 @@ def test_other_accounts_are_not_heard(world: World, verb: str) -> None:
     assert world.meta.streams_of("A") == [asset]
 
 
+def test_what_no_server_serves_is_refused_in_the_system_account(world: World) -> None:
+    """In one form, whatever it is; in other accounts nobody answers."""
+    for subject in ("META.PEER.REMOVE", "SERVER.STREAM.MOVE", "SERVER.X", "NONE", "STREAM.INFO.S"):
+        reply = world.send("n2", subject, account=SYSTEM_ACCOUNT)
+        ((_, payload),) = world.replies(reply)
+        answer = json.loads(payload)
+        assert answer["type"] == "io.nats.jetstream.api.v1.system_response"
+        assert answer["error"]["err_code"] == 10039
+        if subject != "STREAM.INFO.S":
+            assert world.replies(world.send("n2", subject, account="A")) == []
+    assert world.replies(world.send("n2", "ACCOUNT.NONE", account=SYSTEM_ACCOUNT)) == []
+    for subject in ("META.RESCUE", "SERVER.EVACUATE", "META.LEADER.STEPDOWN"):
+        assert Bed().ask_raw(subject, account=SYSTEM_ACCOUNT) == []
+
+
 def test_move_and_its_end(world: World) -> None:
     """One replica goes elsewhere: by name, by hash, or whichever the tags do not want."""
     world.wires.heard = (b"$JS.EVENT.ADVISORY.STREAM.",)

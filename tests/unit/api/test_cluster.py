@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from streamd import errors, limits
 from streamd.api.cluster_infos import short_hash
+from streamd.api.times import format_ns
 from streamd.machine import commands
 from streamd.machine.meta import MetaMachine
 from tests.unit.api.bed import Bed, Wires, check_schema
@@ -582,6 +584,17 @@ def test_r1_has_a_leader_and_no_group(world: World) -> None:
     assert world.ask("n1", "STREAM.INFO.S")["cluster"] == {"name": "C1", "leader": asset.peers[0]}
 
 
+def test_what_blocks_take_is_shown_to_those_who_ask(world: World) -> None:
+    world.make("S", num_replicas=3)
+    headers = b"NATS/1.0\r\nNats-Storage-Detail: true\r\n\r\n"
+    for node in NAMES:
+        ((_, payload),) = world.replies(world.send(node, "STREAM.INFO.S", headers=headers))
+        answer = json.loads(payload)
+        check_schema("api", answer)
+        assert answer["blocks"] == {"bytes": 4000, "stored_bytes": 1000, "ratio": 4.0}
+        assert "blocks" not in world.ask(node, "STREAM.INFO.S")
+
+
 def test_peer_remove_without_another_node(world: World) -> None:
     asset = world.make("S", num_replicas=3)
     assert world.error("n1", "STREAM.PEER.REMOVE.S", {"peer": "n2"})[0] == 10075
@@ -607,6 +620,140 @@ def test_server_remove(world: World) -> None:
         ("n3", "NC3", "C1"),
         ("n2", "", "C1"),
     ]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_server_evacuate(is_busy: bool) -> None:
+    """All streams leave that have somewhere to go, of all accounts, and spread over the others."""
+    world = World("n1", "n2", "n3", "n4", "n5")
+    for at in range(40):
+        world.make(f"S{at}", subjects=[f"s{at}"], num_replicas=1 + at % 3)
+    wide = world.make("W", subjects=["w"], num_replicas=5)
+    world.is_meta_busy = is_busy
+    held = Counter(peer for asset in world.meta.streams_by_uid.values() for peer in asset.peers)
+    assert held["n2"] > 10
+    assert world.ask("n4", "SERVER.EVACUATE", {"peer_id": short_hash("n2")})["success"]
+    assets = list(world.meta.streams_by_uid.values())
+    assert [asset.name for asset in assets if "n2" in asset.peers] == ["W"]
+    assert world.meta.streams_by_uid[wide.uid] == wide
+    assert all(len(set(asset.peers)) == asset.config["num_replicas"] for asset in assets)
+    after = Counter(peer for asset in assets for peer in asset.peers)
+    assert max(after[name] for name in ("n1", "n3", "n4", "n5")) <= sum(after.values()) // 4 + 3
+    assert world.ask("n1", "SERVER.EVACUATE", {"peer": "n2"})["success"]  # nothing is left to do
+
+
+def test_server_evacuate_is_refused(world: World) -> None:
+    def refused(body: Any) -> int:
+        return world.error("n2", "SERVER.EVACUATE", body)[0]
+
+    assert refused(b"") == refused({}) == 10003
+    assert refused({"peer": "n9"}) == refused({"peer": "n3", "peer_id": "zzz"}) == 10044
+    assert refused({"server": "n3"}) == refused("n3") == 10025
+    world.make("S")
+    leader = world.nodes["n1"]
+    leader.propose_meta = lambda command, done: done(errors.CLUSTER_NOT_AVAIL())  # type: ignore[method-assign]
+    assert refused({"peer": "n1"}) == 10008
+
+
+@pytest.mark.parametrize("node", NAMES)
+def test_meta_rescue_is_answered_by_every_server(world: World, node: str) -> None:
+    world.wires.heard = (b"$JS.EVENT.ADVISORY.SERVER.META_RESCUE",)
+    for name in NAMES:
+        world.facts[name]["server_id"] = name.upper()
+
+    def answers(body: Any) -> list[dict[str, Any]]:
+        reply = world.send(node, "META.RESCUE", body)
+        found = [json.loads(payload) for _, payload in world.replies(reply)]
+        assert {each["type"] for each in found} == {"io.nats.jetstream.api.v1.meta_rescue_response"}
+        assert sorted(each["server_id"] for each in found) == ["N1", "N2", "N3"]
+        return found
+
+    assert [each["error"]["err_code"] for each in answers(b"")] == [10003] * 3
+    assert [each["error"]["err_code"] for each in answers({"quorum": 1})] == [10025] * 3
+    assert [each["error"]["err_code"] for each in answers({"quorum_needed": 3})] == [10224] * 3
+    rescued = sorted(answers({"quorum_needed": 2}), key=lambda each: str(each["server"]))
+    assert [list(each.values())[1:] for each in rescued] == [
+        [name, name.upper(), 3, 2] for name in NAMES
+    ]
+    told = [json.loads(item[3]) for item in world.wires.sent if b"ADVISORY" in item[0]]
+    assert sorted(each["server"] for each in told) == list(NAMES)
+    assert {(each["prev_quorum"], each["new_quorum"]) for each in told} == {(3, 2)}
+    client = User(b"$JS.API.META.LEADER")
+    ((headers, _),) = world.replies(world.send(node, "META.RESCUE", {"quorum_needed": 1}, client))
+    assert headers.startswith(b"NATS/1.0 503")
+    assert all(1 not in each.rescued for each in world.nodes.values())
+
+
+def test_while_a_rescue_lasts_no_stream_stands_against_a_removal(world: World) -> None:
+    world.down = {"n3"}
+    world.obstacle = "S"
+    leader = world.nodes["n1"]
+    facts = leader.group_info
+    leader.group_info = lambda uid: (facts(uid) or {}) | {"rescue_quorum": 1}  # type: ignore[method-assign]
+    assert world.ask("n1", "SERVER.REMOVE", {"peer": "n3"})["success"]
+
+
+def test_a_move_is_shown_until_it_is_over() -> None:
+    """Where it goes, what was before, how far it is; in the infos of stream and consumer."""
+    world = World("n1", "n2", "n3", "n4")
+    uid = world.make("S", num_replicas=2).uid
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    world.ask("n1", "CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+    assert "desired" not in world.ask("n1", "STREAM.INFO.S")["cluster"]
+    created = world.clock.ns
+    block = world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3})["cluster"]
+    desired = block["desired"]
+    assert desired["created"].startswith(format_ns(created)[:19]) and desired["name"] == "C1"
+    assert [row["name"] for row in desired["replicas"]] == ["n1", "n2", "n3"]
+    assert all(set(row) == {"name", "peer"} for row in desired["replicas"])
+    assert desired["origin"]["replicas"] == 2
+    (joining,) = (row for row in block["replicas"] if row.get("pending"))
+    assert joining["name"] == "n3" and not joining["current"]
+    assert desired["status"] == {"description": "adding peer n3", "type": "membership"}
+    assert world.ask("n2", "CONSUMER.INFO.S.c")["cluster"]["desired"] == desired
+    node = world.nodes["n1"]
+    facts = node.group_info
+
+    def status(**row: Any) -> tuple[str, str]:
+        """With one more member than before, at its leader."""
+
+        def seen(asked: int) -> Any:
+            found = facts(asked) or {}
+            peers = [dict(each) for each in found["peers"]]  # type: ignore[union-attr]
+            peers = [each | {"is_voter": True} for each in peers if each["name"] != row["name"]]
+            more = {"current": False, "offline": False, "active_ns": 1, "lag": 0, "is_voter": False}
+            return dict(found) | {"peers": [*peers, more | row]}
+
+        node.group_info = seen  # type: ignore[method-assign]
+        shown = world.ask("n1", "STREAM.INFO.S")["cluster"]["desired"]["status"]
+        return shown["type"], shown["description"]
+
+    assert status(name="n3", lag=10**6) == (
+        "catchup", "waiting for peer to catch up before adding it",
+    )  # fmt: skip
+    assert status(name="n3") == ("membership", "adding peer n3")
+    assert status(name="n3", offline=True) == ("quorum", "waiting for quorum to add peer")
+    assert status(name="n3", is_voter=True) == ("meta", "waiting for peer set to settle")
+    world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 2})
+    assert status(name="n3", is_voter=True) == ("membership", "removing peer n3")
+    node.group_info = facts  # type: ignore[method-assign]
+    peers = list(world.meta.streams_by_uid[uid].peers)
+    world.apply_meta([commands.MOVED, world.clock.ns, uid, peers])
+    assert "desired" not in world.ask("n1", "STREAM.INFO.S")["cluster"]
+
+
+def test_a_cancelled_change_leaves_the_config_of_before(world: World) -> None:
+    world.make("S", num_replicas=1)
+    world.ask("n1", "STREAM.UPDATE.S", {"name": "S", "num_replicas": 3})
+    assert len(world.meta.streams_by_key["$G", "S"].peers) == 3
+    kept = world.ask("n2", "STREAM.CANCEL_MOVE.S")
+    assert kept["config"]["num_replicas"] == 1
+    asset = world.meta.streams_by_key["$G", "S"]
+    assert asset.peers == ("n1",) and asset.config["num_replicas"] == 1
+    uid = asset.uid
+    world.apply_meta([commands.MOVED, world.clock.ns, uid, ["n1"]])
+    assert not world.meta.changes and not world.meta.thin
+    assert world.error("n1", "STREAM.CANCEL_MOVE.S")[0] == 10129
 
 
 def test_server_remove_is_refused(world: World) -> None:
@@ -794,6 +941,7 @@ def test_server_requests_are_for_administrators(world: World, node: str) -> None
     subjects = {
         "META.LEADER.STEPDOWN": {},
         "SERVER.REMOVE": {"peer": "n9"},
+        "SERVER.EVACUATE": {"peer": "n9"},
         "STREAM.PEER.REMOVE.S": {"peer": removed},
         "STREAM.PEER.EVACUATE.S": {"peer": removed},
         "STREAM.CANCEL_MOVE.S": b"",

@@ -99,7 +99,8 @@ def test_a_recovering_voter_does_not_stand_without_the_members_that_the_meta_gro
 def test_a_member_that_forgot_asks_former_and_wanted_members(
     members: str, peers: str, voters: str, voters_out: str
 ) -> None:
-    assert forgotten_members(placed(members, peers)) == (tuple(voters), tuple(voters_out), (), ())
+    found = forgotten_members(placed(members, peers))
+    assert found.lists == (tuple(voters), tuple(voters_out), (), ())
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
     bool: st.booleans(),
     str: st.text(max_size=10),
-    Membership: st.builds(Membership, names, names, names, names),
+    Membership: st.builds(Membership, names, names, names, names, needed=st.just(0)),
 }
 
 
