@@ -148,6 +148,9 @@ class ConsumerDocuments:
 def _first_waiting(index: StreamIndex, consumer: Consumer) -> Seq:
     """Return the first message that a consumer was not given yet; 0: there is none. Of a filter
     that matches little, the place up to which a bounded search came."""
+    parked = consumer.remaining.parked  # for the sake of their subjects' order
+    if parked:
+        return next(iter(parked))
     if not consumer.num_pending:
         return 0
     start = max(consumer.next_sseq, index.first_seq)

@@ -55,7 +55,7 @@ class ServerDocuments:
         self._start_s = time.monotonic()
         self._sums = Sums({"ok": True, "reasons": []}, {}, 0)
         self._summed_s = -math.inf
-        self._latencies = {name: Recent() for name in ("log_write", "turn")}
+        self._latencies = {name: Recent() for name in ("log_write", "apply")}
 
     # --- this node, for itself and others -------------------------------------------------------
 
@@ -89,18 +89,18 @@ class ServerDocuments:
         sums = yield from self._sums_over_streams()
         own = self._own_facts(traffic)
         nodes = self._nodes(own, told, sums.led)
-        writes, turns = {}, {}
+        writes, applies = {}, {}
         if node is not None:
             latencies = node.health.latencies
             writes = self._latencies["log_write"].quantiles(latencies["log_write"])
-            turns = self._latencies["turn"].quantiles(latencies["turn"])
+            applies = self._latencies["apply"].quantiles(latencies["apply"])
         return {
             "health": sums.health,
             "nodes": nodes,
             "meta_leader": node.meta_leader if node is not None and node.is_clustered else "",
             "rates": self._traffic_rates(traffic),
             "fsync": writes,
-            "apply": turns,
+            "apply": applies,
             "memory": own["memory"],
             "disk": _disk(node),
             "streams": len(node.meta.streams_by_uid) if node is not None else 0,
