@@ -28,6 +28,10 @@ KEPT = "kept"  # a stream that no request names
 _UNAVAILABLE = (10008, 10074, 10118)  # of a cluster that elects
 
 
+class HalfThere(Exception):
+    """Something is listed that answers no request for it."""
+
+
 class Campaign:
     """Requests through one connection, and what came back."""
 
@@ -38,7 +42,7 @@ class Campaign:
         self.kept = 0  # messages acked in KEPT
         self._corrupter = corrupter
         self._sent = 0
-        wire.subscribe("_INBOX.f.>")
+        wire.subscribe(f"{wire.inbox}.>")
 
     def run(self, count: int) -> None:
         """Send `count` messages, in rounds."""
@@ -60,7 +64,7 @@ class Campaign:
         for _ in range(count):
             self._sent += 1
             sent = self._corrupter.next()
-            reply = f"_INBOX.f.{self._sent}" + (f".{sent.reply}" if sent.reply else "")
+            reply = f"{wire.inbox}.{self._sent}" + (f".{sent.reply}" if sent.reply else "")
             wire.publish(sent.subject, sent.payload, reply=reply, headers=sent.headers or None)
             self.counts["sent"] += 1
         for frame in wire.fence(ANSWERED_S):
@@ -69,14 +73,15 @@ class Campaign:
 
     def _note(self, frame: Frame) -> None:
         assert frame.op == "MSG", f"the connection is over: {frame}"
+        if frame.reply.startswith("$JS.ACK."):
+            self.counts["delivered"] += 1
+            return
         if frame.headers or not frame.payload:
             self.counts[f"status {frame.status[:3]}"] += 1
             return
         document = json.loads(frame.payload)
         error = document.get("error") if isinstance(document, dict) else None
         self.counts["refused" if error else "served"] += 1
-        if error and error.get("code") == 500 and error.get("err_code") not in (10049, 10118):
-            self.counts[f"500 {error['err_code']} {error['description'][:60]}"] += 1
 
     # --- valid requests -----------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ class Campaign:
 
     def _ask_once(self, subject: str, body: Any) -> dict[str, Any]:
         self._sent += 1
-        reply = f"_INBOX.f.{self._sent}.ask"
+        reply = f"{self.wire.inbox}.{self._sent}.ask"
         payload = b"" if body is None else json.dumps(body).encode()
         self.wire.publish(subject, payload, reply=reply)
         deadline = time.monotonic() + 10
@@ -137,14 +142,20 @@ class Campaign:
         found: dict[str, Any] = {}
         for name in self.names():
             info = self.ask(f"STREAM.INFO.{name}", None)
-            assert "error" not in info, f"{name} is listed, and not there: {info}"
+            if "error" in info:
+                raise HalfThere(f"{name} is listed, and not there: {info}")
             found[name] = _lasting(info["config"])
             for consumer in self.ask(f"CONSUMER.LIST.{name}", {})["consumers"] or []:
                 told = self.ask(f"CONSUMER.INFO.{name}.{consumer['name']}", None)
                 config = consumer["config"]
                 if "inactive_threshold" in config or config.get("sourcing"):
                     continue  # it may end at any time
-                assert "error" not in told, f"{consumer['name']} of {name}: {told}"
+                if info["config"]["storage"] == "memory" or config.get("mem_storage"):
+                    continue  # it ends with the server
+                if "error" in told:
+                    raise HalfThere(
+                        f"{consumer['name']} of {name} is listed, and not there: {told}"
+                    )
                 assert _lasting(told["config"]) == _lasting(config), (told["config"], config)
                 found[f"{name} > {consumer['name']}"] = _lasting(config)
         return found
@@ -221,7 +232,7 @@ def run_single(make_server: Start, count: int, seed: int) -> Counter[str]:
         campaign = begin(wire, seed, replicas=1)
         campaign.run(count)
         assert server.is_running() and server.pid == pid
-        before = _without_restores(campaign)
+        before = settled(campaign)
     server.stop()
     server.start()
     with Wire(server.port) as wire:
@@ -234,14 +245,22 @@ def run_single(make_server: Start, count: int, seed: int) -> Counter[str]:
     return campaign.counts
 
 
-def _without_restores(campaign: Campaign) -> dict[str, Any]:
-    """What there is, once two looks find the same."""
+def settled(campaign: Campaign) -> dict[str, Any]:
+    """What there is, once two looks find the same: a request may still be under way, and what was
+    to be restored is given up after a while."""
     deadline = time.monotonic() + SETTLED_S
-    found = campaign.assets()
-    while (again := campaign.assets()) != found:
-        found = again
+    before: dict[str, Any] = {}
+    while True:
+        try:
+            found = campaign.assets()
+        except HalfThere as err:
+            if time.monotonic() > deadline:
+                raise AssertionError(str(err)) from err
+            continue
+        if found == before:
+            return found
+        before = found
         assert time.monotonic() < deadline, found
-    return found
 
 
 def run_cluster(make_cluster: MakeCluster, count: int, seed: int) -> Counter[str]:
@@ -257,7 +276,7 @@ def run_cluster(make_cluster: MakeCluster, count: int, seed: int) -> Counter[str
         campaign.run(count // len(campaigns))
         total.update(campaign.counts)
     first.kept = sum(campaign.kept for campaign in campaigns)
-    found = [_without_restores(campaign) for campaign in campaigns]
+    found = [settled(campaign) for campaign in campaigns]
     assert found[0] == found[1] == found[2]
     for name in found[0]:
         if " > " not in name:
@@ -277,13 +296,13 @@ def shown(counts: Counter[str]) -> str:
 
 
 def test_corrupted_requests_leave_one_server_whole(make_server: Start) -> None:
-    counts = run_single(make_server, 3000, seed=1)
-    assert counts["served"] > 300 and counts["refused"] > 300, counts
+    counts = run_single(make_server, 1500, seed=1)
+    assert counts["served"] > 100 and counts["refused"] > 300, counts
 
 
 def test_corrupted_requests_leave_three_servers_whole(make_cluster: MakeCluster) -> None:
-    counts = run_cluster(make_cluster, 900, seed=11)
-    assert counts["served"] > 50 and counts["refused"] > 100, counts
+    counts = run_cluster(make_cluster, 600, seed=11)
+    assert counts["served"] > 30 and counts["refused"] > 100, counts
 
 
 @pytest.mark.proof

@@ -13,7 +13,6 @@ from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.fast_batches import Answers, FastBatch, FastBatches, Row
 from streamd.machine.streams.origins import Origins
 from streamd.machine.streams.stream_storing import StreamStoring
-from streamd.node.importing.origin_link import OriginLink
 from streamd.node.stream_groups.stream_cut import StreamCut
 from tests.sim import features
 from tests.sim.plan import ARCHIVES, FEATURES, ORIGINS
@@ -91,20 +90,6 @@ def identity_ignored(replace: Replace) -> None:
     replace(Origins, "of", of)
 
 
-def acked_before_it_is_stored(replace: Replace) -> None:
-    """A work queue hears that messages are taken as soon as they came."""
-    flush = OriginLink.flush
-
-    def hasty(link: OriginLink) -> None:
-        owed = link._owed
-        for at, (_, *rest) in enumerate(owed):
-            owed[at] = (0, *rest)  # type: ignore[assignment]
-        link._answer()
-        flush(link)
-
-    replace(OriginLink, "flush", hasty)
-
-
 # --- archives -------------------------------------------------------------------------------------
 
 
@@ -141,7 +126,7 @@ def _named(*mutants: Mutant) -> dict[str, Mutant]:
 OF_WORLDS: dict[str, dict[str, Mutant]] = {
     FEATURES: _named(gaps_untold, fired_whatever_was_due, expired_early, lives_forgotten)
     | {name: _of_patches(patches) for name, patches in features.MUTANTS.items()},
-    ORIGINS: _named(identity_ignored, acked_before_it_is_stored),
+    ORIGINS: _named(identity_ignored),
     ARCHIVES: _named(deleted_ones_in_the_archive, pending_not_archived, abandoned_restores_stay),
 }
 """Variants by what the worlds are about that catch them."""
