@@ -89,7 +89,7 @@ class Transcript:
         """Return a text without what no run has twice: names of servers that lead, ids, digests."""
         text = re.sub(r"\bn[123]\b", "nX", text)
         text = re.sub(r"nX, [\w ,]+? entries", "nX, STATE, entries", text)
-        return re.sub(r"\b[0-9a-f]{16,22}\b", "HEX", text)
+        return re.sub(r"\b[0-9a-f]{16,64}\b", "HEX", text)
 
 
 def first_words(text: str) -> str:
