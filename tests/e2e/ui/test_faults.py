@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,23 @@ def test_a_node_that_dies_is_told_and_the_page_goes_on_at_another(
         ui_cluster.start()
     page.see("#health", "Healthy")
     page.log()  # refused connections
+
+
+def test_a_node_that_hangs_is_left_as_well(ui_browser: Any, ui_cluster: ClusterProcess) -> None:
+    """It takes connections and answers none of them."""
+    node = ui_cluster.nodes["n3"]
+    page = Page(ui_browser, ui_url(node))
+    page.open("streams")
+    page.see("tbody", "ORDERS")
+    node.send(signal.SIGSTOP)
+    try:
+        page.see("#banner", "n3 does not answer")
+        page.until("return !location.href.startsWith(arguments[0])", page.url)
+        page.see("tbody", "ORDERS")
+    finally:
+        node.send(signal.SIGCONT)
+    ui_cluster.start()
+    page.log()  # requests that were given up
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 // Server-sent events of this node: an overview each second, and what happens. A node that falls
 // silent is noticed within two seconds; the page then goes on at another node that answers.
 
-import { get } from "./api.js";
+import { ApiError, get } from "./api.js";
 
 const SILENT_MS = 1700; // an overview comes each second
 const CHECK_MS = 150;
@@ -122,7 +122,7 @@ async function probe() {
   try {
     last = await get(["session"], { signal: AbortSignal.timeout(PROBE_MS) });
   } catch (error) {
-    if (error.code) last = {}; // an answer, though not the one that was hoped for
+    if (error instanceof ApiError) last = {}; // an answer, though not the one that was hoped for
   }
   isProbing = false;
   if (live.state === "closed" || document.hidden) return;
