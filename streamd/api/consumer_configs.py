@@ -50,6 +50,8 @@ _ALPHABET: Final = string.digits + string.ascii_uppercase + string.ascii_lowerca
 _NO_LIMITS: Final = AssetLimits()
 _GROUP_NAME = re.compile(rf"[a-zA-Z0-9/_=-]{{1,{limits.PRIORITY_GROUP_NAME_MAX}}}")
 _LIMIT_NOT_GIVEN: Final = "{} must be set if it's configured in stream limits"
+_ACK_HEARTBEAT_NS: Final = 1_000_000_000
+"""Heartbeat of consumers whose messages are acked by flow control: acks come with the next one."""
 _NAME_REFUSAL: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
 
 
@@ -79,6 +81,7 @@ def normalise(
     config = cast(ConsumerConfig, filled)
     _apply_defaults(config, stream, allowed, is_pedantic, existing)
     _check_replicas(config, stream)
+    _check_flow_control_acks(config)
     _check_texts(config)
     if config.get("deliver_subject"):
         _check_push(config, stream)
@@ -88,7 +91,8 @@ def normalise(
             raise errors.CONSUMER_PULL_REQUIRES_ACK()
     if 0 < allowed.ack_pending_max < config["max_ack_pending"]:
         raise errors.CONSUMER_MAX_PENDING_ACK_EXCESS(limit=allowed.ack_pending_max)
-    _check_flow_control_acks(config)
+    if config.get("direct") and config.get("durable_name"):
+        raise errors.CONSUMER_DIRECT_REQUIRES_EPHEMERAL()
     _check_filters(config)
     _check_start(config)
     _check_sampling_and_metadata(config)
@@ -179,7 +183,7 @@ def _apply_defaults(
         config["max_batch"] = allowed.request_batch_max
     if config["ack_policy"] == "flow_control" and is_push and not is_pedantic:
         config["flow_control"] = True
-        config.setdefault("idle_heartbeat", 1_000_000_000)
+        config["idle_heartbeat"] = _ACK_HEARTBEAT_NS
 
 
 def _apply_floors(config: Config, is_pedantic: bool) -> None:
@@ -280,14 +284,15 @@ def _check_pull(config: Config, allowed: AssetLimits) -> None:
 
 
 def _check_flow_control_acks(config: Config) -> None:
-    if config.get("direct") and config.get("durable_name"):
-        raise errors.CONSUMER_DIRECT_REQUIRES_EPHEMERAL()
     if config["ack_policy"] != "flow_control":
         return
     if not config.get("deliver_subject"):
         raise errors.CONSUMER_ACK_FC_REQUIRES_PUSH()
     if not config.get("flow_control"):
         raise errors.CONSUMER_ACK_FC_REQUIRES_FC()
+    if config.get("idle_heartbeat") != _ACK_HEARTBEAT_NS:
+        text = "flow control ack policy heartbeat needs to be 1s"
+        raise errors.STREAM_INVALID_CONFIG(err=text)
     if config["max_ack_pending"] <= 0:
         raise errors.CONSUMER_ACK_FC_REQUIRES_MAX_ACK_PENDING()
     if config.get("ack_wait") or config.get("backoff"):

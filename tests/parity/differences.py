@@ -130,6 +130,12 @@ INTENDED = [
         "delivered.stream_seq",
         "as above: the peer counts what was never sent as delivered",
     ),
+    Intended(
+        "refusals.snapshots_and_restores",
+        "*",
+        "an overlap with another stream is refused before the upload; the peer says so behind it",
+        ("api:STREAM.RESTORE",),
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours", ("api:INFO",)),
 ]
 

@@ -41,6 +41,7 @@ def load() -> dict[str, Scenario]:
         mirrors,
         publish,
         pulls,
+        refusals,
         schedules,
         sources,
         streams,

@@ -106,6 +106,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
         "not set",
     ),
     ({"ack_policy": "flow_control"}, 10218, "flow control ack policy requires a push"),
+    ({"ack_policy": "flow_control", "rate_limit_bps": 1}, 10218, "flow control ack policy"),
     ({"ack_policy": "explicit", "ack_wait": -1}, 10183, "consumer ack wait needs to be positive"),
     ({"ack_policy": "explicit", "backoff": [1, 2, 3], "max_deliver": 2}, 10116, "max deliver"),
     ({"ack_policy": "explicit", "backoff": [-1]}, 10184, "consumer backoff needs to be positive"),
@@ -167,6 +168,11 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 PEDANTIC: list[tuple[dict[str, Any], int, str]] = [
     ({"max_waiting": -1}, 10157, "pedantic mode: max_waiting must not be negative"),
     ({"max_batch": -1}, 10157, "pedantic mode: max_batch must not be negative"),
+    (
+        FLOW | {"flow_control": True, "idle_heartbeat": 2 * 10**9},
+        10052,
+        "flow control ack policy heartbeat needs to be 1s",
+    ),
     ({"inactive_threshold": -1}, 10157, "pedantic mode: inactive_threshold must not be negative"),
     ({"max_deliver": -5}, 10157, "pedantic mode: max_deliver must be set to -1"),
     ({"max_ack_pending": -5}, 10157, "pedantic mode: max_ack_pending must be set to -1"),
@@ -213,6 +219,7 @@ SHAPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
         FLOW,
         {"flow_control": True, "idle_heartbeat": 10**9, "max_ack_pending": 1000, "max_deliver": -1},
     ),
+    (FLOW | {"idle_heartbeat": 2 * 10**9}, {"idle_heartbeat": 10**9}),
     ({"filter_subjects": ["t.*.a", "t.1.*"]}, {"filter_subjects": ["t.*.a", "t.1.*"]}),
     ({"sample_freq": "+5"}, {"sample_freq": "+5"}),
 ]
