@@ -31,7 +31,7 @@ from tests.waiting import until
 from tests.wire import Wire
 
 STAYING, GOING = key(KeyKind.ACCOUNT, "staying"), key(KeyKind.ACCOUNT, "going")
-LATE = key(KeyKind.ACCOUNT, "late")
+LATE, PINNED = key(KeyKind.ACCOUNT, "late"), key(KeyKind.ACCOUNT, "pinned")
 SENTINEL = user(REVOKED_USER, issuer=STAYING, bearer_token=True)
 _NAMED = re.compile(r"config reload [^\n]*")
 _RELOADED = re.compile(r"Reloaded server conf|Failed to reload")
@@ -72,7 +72,7 @@ def _login(server: ServerProcess, issuer: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    tokens = [(pair, account(pair)) for pair in (ACCOUNT, OTHER_ACCOUNT, STAYING, GOING)]
+    tokens = [(pair, account(pair)) for pair in (ACCOUNT, OTHER_ACCOUNT, STAYING, GOING, PINNED)]
     with both(tmp_path_factory.mktemp("reload"), operator_config(*tokens)) as servers:
         yield servers
 
@@ -126,12 +126,16 @@ def test_pinned_accounts_change(operated: Servers) -> None:
     """Clients of others end."""
 
     def run(server: ServerProcess) -> list[Any]:
-        with _enter(server, LATE) as late, _enter(server, OTHER_ACCOUNT) as other:
+        with _enter(server, PINNED) as pinned, _enter(server, OTHER_ACCOUNT) as other:
             pins = f"resolver_pinned_accounts: [{OTHER_ACCOUNT.public}]\n"
-            told: list[Any] = [reload(server, lambda text: text + pins), _told(late), _told(other)]
-        told += [_login(server, pair) for pair in (LATE, OTHER_ACCOUNT, SYSTEM)]
+            told: list[Any] = [
+                reload(server, lambda text: text + pins),
+                _told(pinned),
+                _told(other),
+            ]
+        told += [_login(server, pair) for pair in (PINNED, OTHER_ACCOUNT, SYSTEM)]
         told.append(reload(server, lambda text: text.replace(pins, "")))
-        return [*told, _login(server, LATE)]
+        return [*told, _login(server, PINNED)]
 
     operated.compare(run)
 
