@@ -84,7 +84,7 @@ def reduce(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "failed": sorted(by_outcome["failed"]),
         "skipped": sorted(by_outcome["skipped"]),
         "rules": {name: one["rules"] for name, one in found.items() if one["rules"]},
-        "rows": {row: {"count": len(names), "in": names[:EXAMPLES]} for row, names in rows.items()},
+        "rows": {row: len(names) for row, names in rows.items()},
         "one_sided": {
             row: {side: names[:EXAMPLES] for side, names in sides.items()}
             for row, sides in one_sided.items()

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.parity.compatibility.page import PAGE, RUNS, known_rows, load, render
+from tests.parity.compatibility.page import EVERYWHERE, PAGE, RUNS, known_rows, load, render
 from tests.parity.recording import reduce
 
 
@@ -20,6 +20,8 @@ def main() -> int:
         document = reduce(json.loads(Path(options.runs).read_text()))
         for part in ("rows", "one_sided"):
             document[part] = {row: at for row, at in document[part].items() if known_rows(row)}
+        rules = {name: set(each) - EVERYWHERE for name, each in document["rules"].items()}
+        document["rules"] = {name: sorted(each) for name, each in rules.items() if each}
         RUNS.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     text = render(load())
     if options.check:
