@@ -11,6 +11,7 @@ import pytest
 
 from tests.parity.test_operations import Operated
 from tests.unit.api.bed import check_schema
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TAGS = ("az:1", "az:2", "az:3", "az:4")
@@ -52,10 +53,10 @@ def _asked(operated: Operated, request: str, body: Any = None) -> dict[str, Any]
 
 def _begin(operated: Operated, spare: str, left: str) -> None:
     """Freeze `spare`, and have the stream leave `left` for it."""
-    operated.until(lambda: _is_seen(operated, spare))
+    until(lambda: _is_seen(operated, spare), "the spare is seen")
     operated.cluster.nodes[spare].send(signal.SIGSTOP)
     _asked(operated, "ACCOUNT.STREAM.MOVE.A.S", {"server": left})
-    operated.until(lambda: _members(operated).get(spare) is False)
+    until(lambda: _members(operated).get(spare) is False, "the spare is a member")
 
 
 def _is_seen(operated: Operated, server: str) -> bool:
@@ -69,14 +70,14 @@ def _is_seen(operated: Operated, server: str) -> bool:
 
 def _move(operated: Operated) -> None:
     servers = set(operated.cluster.nodes)
-    operated.until(lambda: len(_members(operated)) == 3)
+    until(lambda: len(_members(operated)) == 3, "three members")
     members = set(_members(operated))
     (spare,) = servers - members
     leader = str(operated.ask("A", "STREAM.INFO.S")["cluster"]["leader"])
     left = min(members - {leader})
     operated.asked = leader
     wanted = {"placement": {"tags": [f"az:{leader[1:]}"]}}
-    operated.until(lambda: _leads(operated, leader, wanted))
+    until(lambda: _leads(operated, leader, wanted), "the leader leads the cluster")
     _publish(operated, 50)
 
     _begin(operated, spare, left)
@@ -84,7 +85,7 @@ def _move(operated: Operated) -> None:
     assert again["error"]["err_code"] == 10124
     _publish(operated, 50)
     _asked(operated, "ACCOUNT.STREAM.CANCEL_MOVE.A.S")
-    operated.until(lambda: _members(operated) == dict.fromkeys(members, True))
+    until(lambda: _members(operated) == dict.fromkeys(members, True), "as before")
     none = operated.ask("S", "ACCOUNT.STREAM.CANCEL_MOVE.A.S")
     assert none["error"]["err_code"] == 10129
     operated.cluster.nodes[spare].send(signal.SIGCONT)
@@ -95,10 +96,10 @@ def _move(operated: Operated) -> None:
     _publish(operated, 50)
     operated.cluster.start()
     moved = members - {left} | {spare}
-    operated.until(lambda: _members(operated) == dict.fromkeys(moved, True))
+    until(lambda: _members(operated) == dict.fromkeys(moved, True), "moved")
     stepped = operated.ask("A", "STREAM.LEADER.STEPDOWN.S", {"placement": {"preferred": spare}})
     assert stepped["success"], stepped
-    operated.until(lambda: _led_by(operated, spare))
+    until(lambda: _led_by(operated, spare), "the spare leads")
     assert operated.ask("A", "STREAM.INFO.S")["state"]["messages"] == 150
 
 
@@ -122,4 +123,4 @@ def _purge(operated: Operated) -> None:
     assert purged["initiated"] is True
     for name in operated.cluster.nodes:
         operated.asked = name
-        operated.until(lambda: operated.ask("A", "STREAM.NAMES").get("total") == 0)
+        until(lambda: operated.ask("A", "STREAM.NAMES").get("total") == 0, "purged")

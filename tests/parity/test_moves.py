@@ -86,7 +86,7 @@ class Script:
                 ("NONE.C", {"peer": member}),
                 ("S.NONE", {"peer": member}),
             ):
-                self.ask("A", f"{request}.{names}", body)
+                self.ask("A", f"{request}.{names}", body, shown="a peer")
             self.ask("A", f"{request}.S.C", {"peer": member}, shown="member")
 
     def changes(self) -> None:
