@@ -379,7 +379,7 @@ def cancel_move(request: Request) -> None:
 def keep_members(
     request: Request, owner: ApiContext, asset: StreamAsset, again: Callable[[Request], None]
 ) -> None:
-    """Have a stream's replicas stay where they are, as many as there were, with the placement
+    """Leave a stream's replicas where they are, as many as there were, with the placement
     that they had; answer with its info, as `owner`'s account sees it."""
     config = asset.config
     change = request.context.node.meta.changes.get(asset.uid)

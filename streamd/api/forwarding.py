@@ -174,7 +174,7 @@ class Forwarding:
         return [*fields, request.hops + 1, request.context.account]
 
     def pass_to_others(self, request: Request) -> None:
-        """Have every other node answer `request` as well, for itself."""
+        """Ask every other node to answer `request` as well, for itself."""
         peers = self._server.node.peers
         if peers is not None:
             for node_id in peers.nodes():

@@ -118,7 +118,7 @@ class OutsideJudge:
         return self.operators.logins.pinned_fails_count if self.operators is not None else 0
 
     def attach_leafs(self, nodes: LeafNodes) -> None:
-        """Have changes of accounts end leaf links, too."""
+        """Let changes of accounts end leaf links, too."""
         if self.operators is not None:
             self.operators.live.links = nodes
 

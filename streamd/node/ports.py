@@ -146,7 +146,7 @@ class Wires(Protocol):
         subject: bytes,
         on_messages: Callable[[list[tuple[bytes, bytes, bytes, bytes]]], object],
     ) -> object:
-        """Have `on_messages` called with what comes on a subject, here or from other nodes: lists
+        """Call `on_messages` with what comes on a subject, here or from other nodes: lists
         of (subject, reply, headers, payload), where a consumer's messages have their own subjects.
         Returns a token for `unsubscribe`."""
 
@@ -485,7 +485,7 @@ class NodeHandle(Protocol):
         """The node that leads a stream, as far as is known here; empty: none."""
 
     def rescue_meta(self, quorum: int, done: Done) -> None:
-        """Have this member of the meta group take so many servers for enough for some minutes, if
+        """Let this member of the meta group take so many servers for enough for some minutes, if
         it knows no leader. `done` gets how many it took before, or a JsError."""
 
     def removal_obstacle(self, name: NodeId) -> str:

@@ -235,7 +235,7 @@ async def _connections(link: Link, servers: Answers, limit: int) -> Rows:
 @click.option("--to", "preferred", default="", type=SERVER_NAME, help="Server that is to lead.")
 @yes_option
 async def step_down(link: Link, stream: str, preferred: str, yes: bool) -> None:
-    """Have the leader of a stream (by a user of its account), or of the cluster (by the system
+    """Ask the leader of a stream (by a user of its account), or of the cluster (by the system
     account), hand over."""
     body = {"placement": {"preferred": preferred}} if preferred else {}
     if stream:

@@ -109,7 +109,7 @@ def _rows_on(settings: Settings, names: tuple[str, ...]) -> tuple[list[Row], lis
 
 
 def _change_on(settings: Settings, server: str, action: str, names: Sequence[str]) -> Row:
-    """Have a running server destroy or put back what is named; return its answer."""
+    """Ask a running server to destroy or put back what is named; return its answer."""
     from streamd.ctl.nats_link import Link, run_on_link
     from streamd.ctl.server_survey import ask_server, chosen_servers
 

@@ -99,7 +99,7 @@ class MemoryResolver:
         return self._tokens.get(account)
 
     def replace(self, preload: Mapping[str, str]) -> None:
-        """Have these tokens from here on: the configuration was read again."""
+        """Use these tokens from here on: the configuration was read again."""
         self._tokens = dict(preload)
 
     async def store(self, account: str, token: str) -> None:

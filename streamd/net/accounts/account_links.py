@@ -190,7 +190,7 @@ class AccountLinks:
         return self._linked[account].responses
 
     def _keep(self, name: str, account: Linkable | None) -> None:
-        """Have links of an account, or end them; and know of whom it imports."""
+        """Make the links of an account, or end them; and know of whom it imports."""
         for exporter in self._exporters.pop(name, ()):
             self._importers[exporter].discard(name)
             if not self._importers[exporter]:

@@ -74,4 +74,4 @@ class RequestOrigin:
         return False
 
     def forbid_publish(self, subject: bytes) -> None:
-        """Do nothing: the client did not publish to `subject`."""
+        """Ignore it: the client did not publish to `subject`."""

@@ -232,7 +232,7 @@ class ServiceImports:
         return len(self._imports)
 
     def replace(self, specs: Iterable[ServiceImportSpec]) -> None:
-        """Have these imports and no others. Those that stay are not interrupted."""
+        """Take these imports and no others. Those that stay are not interrupted."""
         wanted = dict.fromkeys(specs)
         for spec in [each for each in self._imports if each not in wanted]:
             self._imports.pop(spec).end()

@@ -117,7 +117,7 @@ class StreamImports:
         return found
 
     def replace(self, specs: Iterable[StreamImportSpec]) -> None:
-        """Have these imports and no others. Those that stay are not interrupted."""
+        """Take these imports and no others. Those that stay are not interrupted."""
         wanted = {
             spec: self._imports.get(spec) or StreamImport(spec, self._importer) for spec in specs
         }

@@ -96,7 +96,7 @@ class Reauthentication:
                 return
 
     def _consult(self, conn: Judged, consultation: Consultation) -> None:
-        """Have others decide; the next connections do not wait for that."""
+        """Let others decide; the next connections do not wait for that."""
         connect = conn.connect
 
         def decided(verdict: Verdict) -> None:

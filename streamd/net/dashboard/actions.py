@@ -53,7 +53,7 @@ class DashboardClient:
         return self._is_administrator
 
     def forbid_publish(self, subject: bytes) -> None:
-        """Do nothing: the answer says it."""
+        """Succeed: the answer says it."""
 
 
 class Actions:
@@ -97,14 +97,14 @@ class Actions:
         return await self._request(account, subject, options, grant, ip)
 
     async def step_down_meta(self, grant: Grant, ip: str) -> Document:
-        """Have another node lead the meta group."""
+        """Ask another node to lead the meta group."""
         if not grant.sees_all:
             raise Refused("only an administrator of all accounts may do that")
         account = self._around.monitoring.system_name
         return await self._request(account, "META.LEADER.STEPDOWN", {}, grant, ip)
 
     async def verify(self, members: list[NodeId]) -> Document:
-        """Have these nodes verify all their files."""
+        """Ask these nodes to verify all their files."""
         here, questions = self._around.server_name, self._questions()
         begun = []
         if here in members and self._around.controls.scrub(True) is not None:

@@ -118,7 +118,7 @@ class EventLog:
         return {"items": items, "total": len(items), "offset": 0, "limit": DASHBOARD_EVENTS}
 
     def listen(self, on_event: OnEvent) -> object:
-        """Have `on_event` called for each event from here on. Returns a token for `unlisten`."""
+        """Call `on_event` for each event from here on. Returns a token for `unlisten`."""
         token = object()
         self._listeners[token] = on_event
         return token

@@ -1,4 +1,4 @@
-"""What nodes ask each other for their dashboards, and how long they wait for it.
+"""Questions that nodes ask each other for their dashboards, and how long they wait for answers.
 
     dashboard.node                          facts about a node itself
     dashboard.rows     [uid, ...]           rows of streams, of which the node has a replica

@@ -39,7 +39,7 @@ _LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
 class Sums(NamedTuple):
-    """What is known of a server by looking at all streams."""
+    """Facts of a server that are known by looking at all streams."""
 
     health: Document
     led: Mapping[NodeId, int]  # streams by leader

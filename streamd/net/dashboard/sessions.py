@@ -43,7 +43,7 @@ class Session:
         return hmac.compare_digest(self.csrf.encode(), token.encode())
 
     def watch(self, on_end: Callable[[], None]) -> object:
-        """Have `on_end` called when the session ends. Returns a token for `unwatch`."""
+        """Call `on_end` when the session ends. Returns a token for `unwatch`."""
         token = object()
         self._watchers[token] = on_end
         return token

@@ -20,8 +20,8 @@ class Ended(Exception):
 
 
 class EventStream:
-    """One stream to one browser. It ends with its session, with the server, or when the browser is
-    gone."""
+    """Stream of events to a browser. It ends with its session, with the server, or when the browser
+    is gone."""
 
     def __init__(
         self, request: web.Request, response: web.StreamResponse, session: Session
@@ -41,7 +41,7 @@ class EventStream:
         return self._is_stopped or transport is None or transport.is_closing()
 
     def put(self, event: str, document: object) -> None:
-        """Have an event sent when there is time; beyond a bound it is left out, and counted."""
+        """Send an event when there is time; beyond a bound it is left out, and counted."""
         if self._waiting.qsize() >= DASHBOARD_EVENTS_WAITING_MAX:
             self._left_out += 1
         else:

@@ -130,7 +130,7 @@ class MessageRouter:
         return self._server_sink
 
     def set_importing(self, importing: Sequence[ImportingStreams]) -> None:
-        """Have streams of these accounts capture what they import of this one's subjects."""
+        """Let streams of these accounts capture what they import of this one's subjects."""
         self._importing = importing
         self._join_streams()
 

@@ -28,7 +28,7 @@ class ServerRequester:
         return False
 
     def forbid_publish(self, subject: bytes) -> None:
-        """Do nothing: no client published to `subject`."""
+        """Ignore it: no client published to `subject`."""
 
 
 def own_subscription(subject: bytes, on_messages: Delivered) -> Subscription:

@@ -22,7 +22,7 @@ from streamd.types import ACCOUNT
 
 
 class Timer(Protocol):
-    """What `call_later` returns."""
+    """Timer that `call_later` returns."""
 
     def cancel(self) -> None: ...
 

@@ -18,7 +18,7 @@ from streamd.net.system.server_description import ServerDescription
 
 
 class Timer(Protocol):
-    """What `call_later` returns."""
+    """Timer that `call_later` returns."""
 
     def cancel(self) -> None: ...
 

@@ -91,7 +91,7 @@ class OriginImports:
     # --- begin and end ----------------------------------------------------------------------
 
     def reconcile(self) -> None:
-        """Have a link to each origin that is configured, and to no other: as leader. What is being
+        """Keep a link to each origin that is configured, and to no other: as leader. What is being
         restored copies nothing yet."""
         config = self._machine.config
         origins = [] if config.get("restoring") else origins_of(config, self._domain)
@@ -118,7 +118,7 @@ class OriginImports:
     # --- the turn ---------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Do what is due."""
+        """Carry out what is due."""
         for link in self._links.values():
             link.poll()
 

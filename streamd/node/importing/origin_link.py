@@ -59,7 +59,7 @@ class LinkHost(Protocol):
         """Log a COPY; returns its bytes, 0: it can't be logged now."""
 
     def subscribe(self, link: OriginLink, token: str, deliver: bytes, reply: bytes) -> None:
-        """Have messages on `deliver` and the answer on `reply` come to the link, and no others."""
+        """Listen to messages on `deliver` and to the answer on `reply`, and to no others."""
 
     def unsubscribe(self, link: OriginLink) -> None:
         """End what `subscribe` began."""
@@ -115,7 +115,7 @@ class OriginLink:
         return self._due_ms
 
     def poll(self) -> None:
-        """Do what is due: ask, give up an attempt, or notice that the origin is silent."""
+        """Carry out what is due: ask, give up an attempt, or notice that the origin is silent."""
         now_ms = self._host.now.ms
         if now_ms < self._due_ms:
             return

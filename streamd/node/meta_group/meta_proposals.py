@@ -69,7 +69,7 @@ class MetaProposals:
         monitor.post(inbox.Propose(command, applied, True))
 
     def rescue(self, quorum: int, done: Done) -> None:
-        """Have this node's member take so many servers for enough; see ports.NodeHandle."""
+        """Let this node's member take so many servers for enough; see ports.NodeHandle."""
         monitor = self._groups.meta_monitor
         if monitor is None:
             done(errors.CLUSTER_NOT_AVAIL())

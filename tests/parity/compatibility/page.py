@@ -152,7 +152,7 @@ _NOTES: Final = {
         "",
     ],
     "Commands of nats": [
-        "Told by the requests that each command sends, after its source: it works if each is",
+        "Told by the requests that each command is known to send: it works if each of them is",
         "served.",
         "The program itself was not run: none of the package registries at hand has it.",
         "",

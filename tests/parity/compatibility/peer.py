@@ -361,5 +361,6 @@ context, errors, cheat, schema, plugins:
 """)
 """Commands of `nats`, the command line of the NATS authors, with the requests that each sends.
 
-Taken from its source: it is a program in Go, which none of the package registries at hand has.
+Taken from its source for streams, consumers, buckets, accounts, counters and the cluster,
+and from its manual for the rest: it is a program in Go, which no package registry at hand has.
 """
