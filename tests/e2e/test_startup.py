@@ -24,7 +24,7 @@ import pytest
 
 PROGRAM = Path(sys.executable).parent / "streamd"
 READY = "[INF] Server is ready"
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Server:
