@@ -236,7 +236,7 @@ async def _connections(link: Link, servers: Answers, limit: int) -> Rows:
 @yes_option
 async def step_down(link: Link, stream: str, preferred: str, yes: bool) -> None:
     """Ask the leader of a stream (by a user of its account), or of the cluster (by the system
-    account), hand over."""
+    account), to hand over."""
     body = {"placement": {"preferred": preferred}} if preferred else {}
     if stream:
         refuse_no_name(stream)
