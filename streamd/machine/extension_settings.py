@@ -26,6 +26,9 @@ ACK_PENDING_PER_SUBJECT: Final = "streamd.max_ack_pending_per_subject"
 """Of a consumer: so many messages of one subject are delivered and not acked at a time."""
 LAG: Final = "streamd.lag"
 """Of a consumer, "true": its info tells how far it is behind in time, whoever asks."""
+PURPOSE: Final = "streamd.purpose"
+"""A note of a client: "lag" is of a consumer that stands where a Spark query has read to. It is
+kept, and the server does nothing with it."""
 
 _PREFIX: Final = "streamd."
 _OF_STREAMS: Final = (LINEARIZABLE_READS, PRODUCERS_MAX, PRODUCER_EXPIRY)
@@ -74,7 +77,7 @@ def _unknown(metadata: Metadata, known: tuple[str, ...], whose: str) -> str:
     """Return what is wrong with a key of ours that means nothing: what it was to bring would not
     come, and nobody would know."""
     for key in metadata:
-        if key.startswith(_PREFIX) and key not in known:
+        if key.startswith(_PREFIX) and key not in known and key != PURPOSE:
             return f"metadata {key} is no setting of {whose}; there are {', '.join(known)}"
     return ""
 

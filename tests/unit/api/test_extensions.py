@@ -82,6 +82,9 @@ def test_settings_that_make_no_sense_are_refused_and_name_the_value() -> None:
     assert code == 10012 and text.startswith(
         "metadata streamd.deadletter is no setting of consumers; there are streamd.dead_letter, "
     )
+    body["config"]["metadata"] = {"streamd.purpose": "lag"}  # as Spark queries note it
+    made = bed.ask("CONSUMER.CREATE.T.C", body)
+    assert made["config"]["metadata"]["streamd.purpose"] == "lag"
     metadata = {"streamd.producer_max": "5"}
     code, text = bed.error("STREAM.CREATE.X", {"name": "X", "metadata": metadata})
     assert code == 10052 and "streamd.producer_max is no setting of streams" in text
