@@ -14,7 +14,7 @@ WITHIN_S = 60.0
 
 
 class Browser:
-    """One browser at the dashboard of a server on this host."""
+    """Browser at the dashboard of a server on this host."""
 
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: of https; None: http."""

@@ -15,19 +15,19 @@ from streamd.machine.asset_configs import ConsumerConfig, Metadata, StreamConfig
 from streamd.subjects import is_valid_literal
 
 LINEARIZABLE_READS: Final = "streamd.linearizable_reads"
-"""Of a stream, "true": every direct get is linearizable (api/direct_get.py)."""
+"""Setting of a stream, "true": every direct get is linearizable (api/direct_get.py)."""
 PRODUCERS_MAX: Final = "streamd.producers_max"
-"""Of a stream: so many producers are known at a time."""
+"""Number of producers that a stream knows at a time."""
 PRODUCER_EXPIRY: Final = "streamd.producer_expiry"
-"""Of a stream: a producer that sent nothing for so long is forgotten; a duration as Go has it."""
+"""Silence after which a stream forgets a producer; a duration as Go has it."""
 DEAD_LETTER: Final = "streamd.dead_letter"
-"""Of a consumer: the subject to which messages go that it gives up."""
+"""Subject to which messages go that a consumer gives up."""
 ACK_PENDING_PER_SUBJECT: Final = "streamd.max_ack_pending_per_subject"
-"""Of a consumer: so many messages of one subject are delivered and not acked at a time."""
+"""Number of messages of one subject that a consumer has delivered and not acked at a time."""
 LAG: Final = "streamd.lag"
-"""Of a consumer, "true": its info tells how far it is behind in time, whoever asks."""
+"""Setting of a consumer, "true": its info tells how far it is behind in time, whoever asks."""
 PURPOSE: Final = "streamd.purpose"
-"""A note of a client: "lag" is of a consumer that stands where a Spark query has read to. It is
+"""Note of a client: "lag" is of a consumer that stands where a Spark query has read to. It is
 kept, and the server does nothing with it."""
 
 _PREFIX: Final = "streamd."

@@ -393,7 +393,7 @@ class GroupInfo(MonitorInfo, total=False):
     digest: int
     digest_index: Index
     agreement: dict[NodeId, bool]
-    """Of each other member that was compared with: does it hold what this node holds?"""
+    """Members that were compared with, and whether each holds what this node holds."""
     at_ms: int
 
 

@@ -20,7 +20,7 @@ DEADLINE_S = 120
 
 
 class FastPublisher:
-    """One batch. Not for two tasks at a time."""
+    """Batch that is being published. Not for two tasks at a time."""
 
     def __init__(self, client: Client, *, flow: int = 100, is_ok: bool = False) -> None:
         self._client = client

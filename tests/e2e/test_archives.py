@@ -411,7 +411,7 @@ async def is_answering(nc: Client) -> bool:
 
 
 def test_archives_of_an_encrypted_store_are_plain(make_server: Start, run: Run) -> None:
-    """They restore wherever they are taken; what comes in is encrypted as all else, and no page
+    """Archives restore wherever they are taken; what comes in is encrypted as all else, and no page
     shows the key."""
     secret, key = b"the cardinal's letters", b"hush, and not a word"
     server = make_server(jetstream=f'  key: "{key.decode()}"\n')

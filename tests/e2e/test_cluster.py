@@ -140,7 +140,7 @@ def test_one_server_of_three_goes_on_by_a_rescue(make_cluster: MakeCluster) -> N
 
 
 def _led_meta(cluster: ClusterProcess, node: ServerProcess) -> dict[str, Any]:
-    """What a node says of the meta group, once it names a leader."""
+    """Facts of the meta group as a node tells them, once it names a leader."""
     meta: dict[str, Any] = cluster.get(node, "/jsz").get("meta_cluster", {})
     return meta if meta.get("leader") else {}
 

@@ -439,7 +439,7 @@ def _directory(story: Transcript, make_server: Start, monkeypatch: pytest.Monkey
 
 
 def _local_cluster(story: Transcript) -> None:
-    """One node of `cluster up`."""
+    """Run the commands of `cluster` on one node."""
     run = story.run
     ports = [_free_port() for _ in range(3)]
     story.signs |= {str(port): "PORT" for port in ports}
