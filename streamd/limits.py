@@ -107,9 +107,7 @@ DEAD_LETTER_RETRY_MS: Final = 1_000  # after a first failure; twice as long afte
 DEAD_LETTER_RETRY_MS_MAX: Final = 30_000
 
 ACK_PENDING_PER_SUBJECT_MAX: Final = 65_536
-PARKED_MSGS_MAX: Final = (
-    10_000  # of a consumer: passed over, for their subjects have enough unacked
-)
+PARKED_MSGS_MAX: Final = 10_000  # of a consumer: passed over, their subjects have enough unacked
 
 # --- configuration ------------------------------------------------------------------------------
 # Blocks and includes nested deeper are a mistake or an attack on the parser's stack.

@@ -56,6 +56,19 @@ def test_one_of_a_subject_at_a_time_and_others_overtake_it() -> None:
     assert (info.floor, info.ack_pending, info.pending) == ((5, 5), 0, 0)
 
 
+def test_the_floor_stays_below_messages_that_overtook_the_first_open_one() -> None:
+    bed = bed_of(b"s.x", b"s.a", b"s.a", b"s.b")
+    box = bed.pull(b"10")
+    bed.ack(2)
+    assert box.seqs() == [1, 2, 4, 3]
+    bed.ack(1)
+    assert bed.info().floor == (2, 2)  # 4 is the third that was sent, and not acked
+    bed.ack(4)
+    assert bed.info().floor == (2, 2)
+    bed.ack(3)
+    assert bed.info().floor == (4, 4)
+
+
 def test_a_refused_message_comes_again_before_the_next_of_its_subject() -> None:
     bed = bed_of(b"s.a", b"s.a", b"s.b", ack_wait=10**9, max_deliver=3)
     box = bed.pull(b"10")

@@ -774,7 +774,9 @@ class Consumer:
                 first += 1
             if first <= last:
                 order[0][0] = first
-                self.floor_cseq = pending[first][0] - 1
+                # Not always the first that was delivered: a parked one is overtaken by others.
+                oldest = next(iter(pending.values()))
+                self.floor_cseq = min(pending[first][0], oldest[0]) - 1
                 self.floor_sseq = first - 1
                 return
             order.popleft()
@@ -804,9 +806,8 @@ class Consumer:
         else may come and go, with gaps in between."""
         first = self._order[0]
         self._order = deque([first])
-        for sseq in sorted(
-            (*self.pending, *self.remaining.parked)
-        ):  # parked ones are delivered out of order
+        # Sorted, for parked ones are delivered out of order.
+        for sseq in sorted((*self.pending, *self.remaining.parked)):
             if sseq > first[1]:
                 self._remember_order(sseq, sseq)
 
