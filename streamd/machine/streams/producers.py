@@ -128,10 +128,12 @@ class Producers:
         self._sum = (self._sum + share) & MASK64
 
     def observe(self, fields: dict[bytes, bytes], *, seq: Seq, ts: int) -> None:
-        """A message with these headers is stored as `seq`: of a state that is made from blocks."""
+        """A message with these headers is stored as `seq`, behind all that were noted: of a state
+        that is made from blocks. The newest message says where its producer stands, also if its
+        sequence is lower: a producer that was forgotten, or unknown after a restore, begins anew.
+        """
         producer, sequence = fields.get(ID, b""), parse_number(fields.get(SEQUENCE, b""))
-        known = self._rows.get(producer)
-        if producer and sequence > (known.last if known is not None else 0):
+        if producer and sequence > 0:
             self.note(Claim(producer, sequence), seq=seq, ts=ts)
 
     def forget_before(self, ts: int) -> None:

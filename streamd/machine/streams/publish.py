@@ -242,6 +242,16 @@ def check(
     return admitted
 
 
+def claim_of_duplicate(content: StreamContent, fields: Fields, rules: int) -> Claim | None:
+    """Return what a producer has stored by a message that was there before by its id; None: it
+    names no producer, or its number is stored already. Acked as it is, its number must count: the
+    producer goes on with the next."""
+    if rules < PRODUCER_RULES or producers.ID not in fields:
+        return None
+    claim = content.producers.judge(fields, content.limits.producers_max)
+    return claim if isinstance(claim, Claim) else None
+
+
 def _check_expectations(
     content: StreamContent,
     msg: Msg,

@@ -228,9 +228,12 @@ class Headers:
         if basis is not None:
             self._origins.load(basis.features.get("origins", []))
         self._producers = Producers()
+        self._producers_known_to: Seq = 0
+        self._is_mirror = bool(config.get("mirror"))  # its messages were its origin's producers'
         self._letters: list[list[bytes | int]] = []
         if basis is not None:
             self._producers.load(basis.features.get("producers", []))
+            self._producers_known_to = basis.messages[1]
             self._letters = basis.features.get("letters", [])
 
     def note(self, headed: Iterable[tuple[Seq, int, bytes]]) -> None:
@@ -243,8 +246,9 @@ class Headers:
                 self._window.remember(msg_id, seq=seq, ts=ts)
             if msg_id and seq > self._last[0]:
                 self._last = seq, msg_id
-            if producers.ID in fields and publish.SOURCE not in fields:
-                self._producers.observe(fields, seq=seq, ts=ts)
+            if producers.ID in fields and seq > self._producers_known_to:
+                if not (self._is_mirror or publish.SOURCE in fields):
+                    self._producers.observe(fields, seq=seq, ts=ts)
             named = named_in_header(fields[publish.SOURCE]) if publish.SOURCE in fields else None
             if named is not None:
                 self._origins.advance(named[0], *named[1])

@@ -130,6 +130,10 @@ class StreamStoring:
             )
             if not isinstance(verdict, publish.Admitted):
                 outcomes.append(verdict)
+                if isinstance(verdict, tuple):
+                    claim = publish.claim_of_duplicate(self._content, fields, rules)
+                    if claim is not None:
+                        self._content.producers.note(claim, seq=verdict[1], ts=run.next_ts)
                 continue
             if not is_wanted:
                 self.store_run(run)
@@ -427,10 +431,15 @@ class Run:
         self.msgs: list[Msg] = []
         self.flags: list[int] = []
 
+    @property
+    def next_ts(self) -> int:
+        """The time of the message that comes next."""
+        return self.first_ts + len(self.msgs)
+
     def add(self, admitted: publish.Admitted) -> Seq:
         """Give the next seq to a message."""
         content = self._content
-        ts = self.first_ts + len(self.msgs)
+        ts = self.next_ts
         seq = self.last_seq = self.last_seq + 1
         self.msgs.append(admitted.msg)
         self.flags.append(admitted.flags)

@@ -74,6 +74,18 @@ def test_a_message_again_is_a_duplicate_whatever_else_it_asks() -> None:
     assert put(box, 2, Expected_Last_Sequence=1) == 2  # the refusal did not count
 
 
+def test_a_duplicate_by_its_id_counts_as_stored() -> None:
+    """It is acked, so that its producer goes on with the next number."""
+    box = Box(duplicate_window=60 * SECOND)
+    assert box.put(b"a.x", Msg_Id="one") == 1
+    assert put(box, 1, Msg_Id="one") == (commands.DUPLICATE, 1)
+    assert put(box, 2, Msg_Id="two") == 2
+    assert put(box, 1, Msg_Id="one") == (commands.DUPLICATE, 2)
+    assert box.restored().fingerprint() == box.machine.fingerprint()
+    assert code(put(box, 2, producer="q", Msg_Id="one")) == 10902  # not in its order: refused
+    assert box.live() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "headers",
     [

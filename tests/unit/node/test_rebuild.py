@@ -595,7 +595,7 @@ async def all_contents(node: LocalNode) -> dict[int, tuple[bytes, bytes, bytes]]
 async def features_found_again(
     path: Path, work: Callable[[LocalNode], Coroutine[Any, Any, None]], **config: Any
 ) -> tuple[Any, Any]:
-    """What a snapshot keeps of features, before its snapshots and outline are gone, and of the
+    """What a snapshot keeps of features, before its snapshots, outline and log are gone, and of the
     stream that was rebuilt from the rest."""
     node = await started(path / "work")
     uid = await create(node, **config)
@@ -604,12 +604,17 @@ async def features_found_again(
     assert stream is not None
     before = stream.machine.content.features_state()
     await save(node, "S")
+    meta, saved = node.groups.meta_monitor, asyncio.Event()
+    assert meta is not None
+    meta.when_saved(node.meta.applied, saved.set)
+    await saved.wait()
     await written(node)
     await copied(node, path / "work", path / "image")
     await node.stopped()
     directory = path / "image" / "streamd" / "streams" / str(uid)
     assert list(directory.glob("stream-*.snap"))
     remove(directory, "stream-*.snap", "outline")
+    shutil.rmtree(directory.parents[1] / "wal")
     node = await started(path / "image", accepts_loss=True)
     stream = node.stream("S")
     assert stream is not None
@@ -651,5 +656,24 @@ def test_producers_stand_at_their_newest_messages(tmp_path: Path) -> None:
         assert [row[:3] for row in after["producers"]] == [
             [b"p%d" % (number % 3), number, number] for number in (117, 118, 119)
         ]
+
+    run(main)
+
+
+def test_a_producer_that_began_anew_stands_at_its_newest_message(tmp_path: Path) -> None:
+    """Not at its highest number, or messages that come next would be acked and not stored."""
+
+    async def work(node: LocalNode) -> None:
+        head = b"NATS/1.0\r\nNats-Producer-Id: p\r\nNats-Producer-Seq: %d\r\n\r\n"
+        for ts, numbers in ((20, range(1, 9)), (10**12, range(1, 4))):
+            for number in numbers:
+                msg = (b"S.x", head % number, b"x")
+                await propose(node, [commands.STORE, ts, [msg], commands.PUBLISH_RULES])
+
+    async def main() -> None:
+        expiry = {"streamd.producer_expiry": "1m"}
+        before, after = await features_found_again(tmp_path, work, metadata=expiry)
+        assert after["producers"] == before["producers"]
+        assert [row[:3] for row in after["producers"]] == [[b"p", 3, 11]]
 
     run(main)
