@@ -37,7 +37,8 @@ def test_each_letter_is_stored_once_while_both_leaders_change(cluster: Cluster) 
     letters = cluster.create("D", duplicate_window=100_000_000)
     cluster.create("W", retention="workqueue")
     metadata = {"streamd.dead_letter": "D.w"}
-    cluster.consumer("W", ack_wait=300 * 10**6, max_deliver=1, metadata=metadata)
+    # Acks are waited for longer than `pull` takes: else all would be given up.
+    cluster.consumer("W", ack_wait=400 * 10**6, max_deliver=1, metadata=metadata)
     cluster.publish(60, "W")
     killed: NodeId = ""
     for round_ in range(12):

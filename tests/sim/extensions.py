@@ -431,8 +431,8 @@ def _judge_any(producers: Producers, fields: Any, most: int) -> Any:
 
 def _send_and_forget(sending: LetterSending, subject: bytes, lane: Any, most: int) -> int:
     count = _send(sending, subject, lane, most)
-    if lane.flying:
-        _on_stored(sending, lane, lane.flying[-1])
+    for number in list(lane.flying):
+        _on_stored(sending, lane, number)
     return count
 
 

@@ -4,7 +4,8 @@ Letters (see machine/streams/dead_letters.py) to one subject form a lane. A lane
 in the order of their numbers, some ahead of the answers, as a producer: each names the one before
 it, so that the stream that stores them takes none out of order, and none twice. What is stored is
 proposed as sent (LETTERS_SENT). After an answer that is an error, or none, the lane begins anew
-behind what is known to be stored, a while later.
+with what is not known to be stored, a while later. Each letter is stored by its own answer alone: a
+nats-server behind a leaf link knows no producers, and may have taken a later one and lost this.
 
     waiting --(poll)--> flying --(ack)--> stored --(LETTERS_SENT applied)--> gone
        ^                  |
@@ -56,13 +57,16 @@ class LetterAnswers(InboxMessage):
 class _Lane:
     """Letters to one subject."""
 
-    __slots__ = ("bare", "due_ms", "error", "fails", "flying", "previous", "retry_ms", "waiting")
+    __slots__ = (
+        "bare", "due_ms", "error", "fails", "flying", "previous", "retry_ms", "stored", "waiting",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()  # numbers, ascending
         self.flying: deque[int] = deque()  # likewise, all below those
         self.previous = 0  # number of the letter sent last; 0: begin anew
-        self.due_ms = 0  # until then an answer must come
+        self.stored = 0  # highest number of the letters that were answered as stored
+        self.due_ms = 0  # until then the answer to the first that flies must come
         self.retry_ms = 0  # nothing is sent before
         self.fails = 0  # in a row
         self.error = ""  # of the last failure, until a letter is stored
@@ -187,7 +191,7 @@ class LetterSending:
     def _send(self, subject: bytes, lane: _Lane, most: int) -> int:
         """Send letters of a lane, as many as may be under way; returns how many."""
         letters = self._machine.content.letters
-        count = 0
+        count, is_flying = 0, bool(lane.flying)
         while lane.waiting and count < most:
             if len(lane.flying) >= limits.DEAD_LETTERS_UNDER_WAY_MAX:
                 break
@@ -206,7 +210,7 @@ class LetterSending:
             reply = b"%b%b.%d" % (_ANSWERS, self._subscribed().encode(), number)
             self._shell.call_soon(self._wires.publish, subject, reply, headers, payload)
             count += 1
-        if count:
+        if count and not is_flying:
             lane.due_ms = self._now.ms + limits.DEAD_LETTER_ANSWER_MS
         return count
 
@@ -233,7 +237,10 @@ class LetterSending:
         machine = self._machine
         lane_name = short_hash(letter.subject.decode("utf-8", "replace")).encode()
         producer = b"$DL.%d.%d.%b" % (machine.uid, machine.created_ns, lane_name)
-        previous = b"%d" % lane.previous if lane.previous else producers.ANY
+        last = lane.previous
+        if last and letter.number > lane.stored:
+            last = max(last, lane.stored)  # those in between were stored the first time
+        previous = b"%d" % last if last else producers.ANY
         lines = [
             line
             for line in headers[:-4].split(b"\r\n")[1:]
@@ -304,14 +311,15 @@ class LetterSending:
             # Else one before it is refused, or lost, and its answer, or silence, decides.
 
     def _on_stored(self, lane: _Lane, number: int) -> None:
-        """A letter is stored, and so are all before it in its lane: it named its predecessor."""
-        while lane.flying and lane.flying[0] <= number:
-            done = lane.flying.popleft()
-            lane.bare.pop(done, None)
-            self._stored.append(done)
+        """Take a letter for stored, and wait anew for the answer to the one before all others."""
+        if number == lane.flying[0]:
+            lane.due_ms = self._now.ms + limits.DEAD_LETTER_ANSWER_MS
+        lane.flying.remove(number)
+        lane.bare.pop(number, None)
+        lane.stored = max(lane.stored, number)
+        self._stored.append(number)
         lane.fails = 0
         lane.error = ""
-        lane.due_ms = self._now.ms + limits.DEAD_LETTER_ANSWER_MS
 
 
 def _refusal(headers: bytes, payload: bytes) -> tuple[int, str]:

@@ -114,17 +114,40 @@ def test_a_letter_has_the_body_and_says_why() -> None:
     assert bed.sending.deadline_ms() == 0
 
 
-def test_letters_name_the_one_before_and_one_answer_covers_those_before_it() -> None:
+def test_letters_name_the_one_before() -> None:
     bed = Bed(5)
     bed.give_up(1, 2, 3)
     assert bed.turn() == [1, 2, 3]
     assert [get(sent[2], b"Nats-Producer-Previous") for sent in bed.sent] == [b"any", b"1", b"2"]
+    bed.answer(bed.sent[0][1])
     bed.answer(bed.sent[1][1])
     bed.turn()
     assert [each.number for each in bed.box.machine.content.letters.after(0)] == [3]
     bed.give_up(4)
     assert bed.turn() == [4]
     assert get(bed.sent[-1][2], b"Nats-Producer-Previous") == b"3"
+
+
+def test_an_answer_is_for_its_letter_alone() -> None:
+    """Who knows no producers may have stored the second and lost the first: that is sent again, and
+    what is new names the last that is stored. Answers to others do not put that off."""
+    bed = Bed(5)
+    bed.give_up(1, 2, 3)
+    assert bed.turn() == [1, 2, 3]
+    bed.answer(bed.sent[2][1])
+    bed.turn()
+    assert [each.number for each in bed.box.machine.content.letters.after(0)] == [1, 2]
+    assert bed.box.live() == [1, 2, 4, 5]
+    bed.give_up(4)
+    assert bed.turn(limits.DEAD_LETTER_ANSWER_MS - 1) == [4]
+    assert bed.turn(1) == []
+    assert bed.turn(limits.DEAD_LETTER_RETRY_MS) == [1, 2, 4]
+    previous = [get(sent[2], b"Nats-Producer-Previous") for sent in bed.sent[-3:]]
+    assert previous == [b"any", b"1", b"3"]
+    for sent in bed.sent[-3:]:
+        bed.answer(sent[1])
+    bed.turn()
+    assert not len(bed.box.machine.content.letters) and bed.sending.deadline_ms() == 0
 
 
 def test_after_silence_all_are_sent_again_later_and_later() -> None:
@@ -140,6 +163,7 @@ def test_after_silence_all_are_sent_again_later_and_later() -> None:
     assert get(bed.sent[-2][2], b"Nats-Producer-Previous") == b"any"
     bed.turn(answer_ms)
     assert bed.turn(retry_ms) == [] and bed.turn(retry_ms) == [1, 2]
+    bed.answer(bed.sent[-2][1])
     bed.answer(bed.sent[-1][1])
     assert not bed.sending.error_of(b"dlq.a")
     bed.turn()
@@ -194,6 +218,7 @@ def test_the_next_leader_sends_again_what_is_not_told_to_be_stored() -> None:
     bed.answer(late)  # to a life before
     bed.turn()
     assert len(bed.box.machine.content.letters) == 2
+    bed.answer(bed.sent[-2][1])
     bed.answer(bed.sent[-1][1])
     bed.turn()
     assert not len(bed.box.machine.content.letters)
@@ -207,5 +232,6 @@ def test_so_many_are_under_way_and_lanes_do_not_wait_for_each_other() -> None:
     bed.box.consumer("C", max_deliver=1, metadata={"streamd.dead_letter": "dlq.b"})
     bed.give_up(most + 6)
     assert bed.turn() == [most + 6] and bed.sent[-1][0] == b"dlq.b"
-    bed.answer(bed.sent[most - 1][1])
+    for sent in bed.sent[:most]:
+        bed.answer(sent[1])
     assert bed.turn() == [most + 1, most + 2, most + 3, most + 4, most + 5]
