@@ -480,6 +480,12 @@ class RaftCore:
         """Voters that are enough for now instead of a majority; 0: no less than that."""
         return self.log.needed
 
+    @property
+    def live_voter_count(self) -> int:
+        """Voters with a link up, this member among them; 0: nobody tells of links."""
+        live, members = self._clock.live or frozenset(), self.log.membership
+        return len(live & {*members.voters, *members.voters_out})
+
     def rescue(self, quorum: int, until_ms: int) -> None:
         """Take `quorum` voters for enough to elect and to commit, where a majority is more, until
         then, or until so many are a majority of the members.

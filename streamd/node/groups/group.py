@@ -321,6 +321,9 @@ class Group(ABC):
             reason = "raft: rescue quorum must be between 1 and current quorum"
         elif raft.leader_id is not None:
             reason = "raft: leader is known"
+        elif 2 * message.quorum <= raft.live_voter_count:
+            here = raft.live_voter_count
+            reason = f"raft: rescue quorum must be more than half of the {here} servers here"
         else:
             raft.rescue(message.quorum, self.now.ms + limits.META_RESCUE_MS)
         outcome = errors.CLUSTER_RESCUE(err=reason) if reason else before

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from streamd import limits
+from streamd.errors import JsError
 from streamd.node.groups import inbox
 from streamd.node.groups.block_port import NoBlocks
 from streamd.node.groups.group import MetaGroup
@@ -119,3 +120,23 @@ def test_a_turn_reports_new_members() -> None:
         newcomers.append(group.turn(core.now_ms, 0, []).newcomers)
         newcomers.append(group.turn(core.now_ms, 0, []).newcomers)
     assert newcomers == [("d",), (), (), (), ("d",), ()]
+
+
+def test_a_rescue_must_take_more_than_half_of_the_servers_that_are_here() -> None:
+    """With one vote each, two that hear each other might both lead in one term."""
+    cluster = Cluster(list("abcde"))
+    core = cluster.core("b")
+    group = MetaGroup(uid=7, raft=core, machine=_Machine(), blocks=NoBlocks(), snapshot_index=0)
+    told: list[Any] = []
+    group.shell.call_soon = lambda done, outcome: done(outcome)
+
+    def rescue(quorum: int, live: str) -> Any:
+        core.set_live(frozenset(live))
+        group.turn(core.now_ms, 0, [inbox.RescueQuorum(quorum, told.append)])
+        return told.pop()
+
+    for quorum, live in ((1, "ab"), (2, "abcd")):
+        assert isinstance(rescue(quorum, live), JsError)
+        assert core.rescue_quorum == 0
+    assert rescue(2, "abc") == 3 and core.rescue_quorum == 2
+    assert rescue(1, "b") == 2 and core.rescue_quorum == 1
