@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from streamd import limits
 from streamd.machine.commands import Command, encode
+from streamd.machine.streams import publish
 from streamd.machine.streams.origins import MIRROR, short_hash
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.groups.group_shell import GroupShell
@@ -196,9 +197,9 @@ class OriginImports:
     def _is_stuck(self, name: str, first: Msg, room: int) -> bool:
         """True if nothing would be stored or passed over, for the first message does not fit."""
         config = self._machine.config
-        is_passed_over = config.get("retention") != "limits" or (
-            name != MIRROR and config.get("duplicate_window")
-        )
+        is_passed_over = config.get("retention") != "limits"
+        if name != MIRROR:
+            is_passed_over |= bool(config.get("allow_msg_counter")) or publish.MSG_ID in first[1]
         return not is_passed_over and self._machine.index.sizes.of_message(first) > room
 
     def subscribe(self, link: OriginLink, token: str, deliver: bytes, reply: bytes) -> None:
