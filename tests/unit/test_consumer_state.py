@@ -506,3 +506,13 @@ def test_states_of_a_later_version_are_refused_in_words() -> None:
     state[0] += 1
     with pytest.raises(CorruptionError, match=r"consumer 'C' has unknown version 3"):
         Consumer.from_state(state, bed)
+
+
+def test_fields_that_a_later_version_adds_are_refused_in_words() -> None:
+    """Passed over, what they say would be lost without a word."""
+    bed = Bed()
+    bed.create()
+    state = bed.consumers["C"].to_state()
+    assert Consumer.from_state([*state, [1]], bed).remaining.parked == {1: None}
+    with pytest.raises(CorruptionError, match=r"consumer 'C' has 1 unknown fields"):
+        Consumer.from_state([*state, [1], 0], bed)

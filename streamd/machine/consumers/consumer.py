@@ -493,10 +493,12 @@ class Consumer:
             order,
             consumer.refilters,
             left,
-            *parked,
+            *more,
         ) = state[5:]
-        if parked:
-            remaining.parked = dict.fromkeys(parked[0])
+        if len(more) > 1:
+            raise CorruptionError(f"consumer {state[2]!r} has {len(more) - 1} unknown fields")
+        if more:
+            remaining.parked = dict.fromkeys(more[0])
         remaining.initial = list(initial)
         # Not derivable: where the floor moves next depends on what was delivered and is gone.
         consumer._order = deque([first, last] for first, last in order)
