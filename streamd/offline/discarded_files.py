@@ -27,11 +27,10 @@ def read_tail(path: str) -> Tail:
 
 
 def lines_of(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be larger than memory."""
+    """Yield the lines of a file, which may be larger than memory, and may be cut meanwhile."""
     rest, at = b"", 0
     with content_of(path) as content:
-        while at < content.size:
-            chunk = content.read(min(_STEP_BYTES, content.size - at), at)
+        while chunk := content.read(_STEP_BYTES, at):
             at += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines

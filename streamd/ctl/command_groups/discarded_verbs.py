@@ -54,7 +54,9 @@ def list_files(settings: Settings, directory: Path, is_json: bool) -> None:
 
 @verb(command_discarded, "show", example="streamctl discarded show trash/2-tail-4-5.jsonl -n 10")
 @click.argument("file")
-@click.option("-n", "--limit", type=int, default=0, help="At most this many messages.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=0, help="At most this many messages."
+)
 @key_option
 def show(settings: Settings, file: str, limit: int) -> None:
     """Show the messages of one file."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from streamd.ctl import app as ctl
 from streamd.ctl.discarded_replay import headers_for
+from streamd.offline.discarded_files import lines_of
 from streamd.store.blocks.discarded_entries_file import (
     COMMITTED,
     TailFacts,
@@ -47,6 +49,10 @@ def test_a_file_is_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)[0]["facts"]["stream"] == "S"
     assert ctl.main(["discarded", "show", str(path)]) == 0
     assert "21 2026-01-01T00:00:00Z S.x 'text'" in capsys.readouterr().out
+    assert ctl.main(["discarded", "show", str(path), "-n", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2  # the facts, and a message
+    assert ctl.main(["discarded", "show", str(path), "-n", "-1"]) == 2
+    assert "-1" in capsys.readouterr().err
 
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path) -> None:
@@ -59,6 +65,17 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     path.write_bytes(path.read_bytes()[:-20])
     assert ctl.main(["discarded", "show", str(path)]) == 1
     assert "not a readable file of discarded entries" in capsys.readouterr().err
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends(tmp_path: Path) -> None:
+    """With the part of a line that was read, which is no entry."""
+    path = tmp_path / "long"
+    path.write_bytes(b"first\n" + b"x" * (3 << 20) + b"\n")
+    lines = lines_of(str(path))
+    assert next(lines) == b"first"
+    os.truncate(path, 6)
+    (rest,) = lines
+    assert set(rest) == {ord("x")} and len(rest) < 2 << 20
 
 
 def test_expectations_of_the_lost_publish_are_not_asked_again() -> None:
