@@ -14,6 +14,7 @@ from streamd.ctl.settings import Settings
 from streamd.ctl.verbs import verb
 
 DEFAULT_URL = "http://127.0.0.1:8222/healthz"
+_OF_CLIENTS = ("nats://", "tls://")
 
 
 @verb(None, "health", example="streamctl health http://127.0.0.1:8222/healthz")
@@ -31,10 +32,10 @@ def command_health(settings: Settings, url: str, pid: int) -> int:
     url = url or DEFAULT_URL
     if pid:
         url = probe.health_address(pid)
-    if url.startswith(("nats://", "tls://")):
+    _refuse_other_pages(url)
+    if url.startswith(_OF_CLIENTS):
         found = probe.client_health(url)
     else:
-        _refuse_other_pages(url)
         # A server of this machine: its name does not matter.
         found = health(url, context=probe.unverified_context() if pid else None)
     is_well = is_ready(found)
@@ -45,7 +46,15 @@ def command_health(settings: Settings, url: str, pid: int) -> int:
 
 def _refuse_other_pages(url: str) -> None:
     """Raise CtlError if a URL is not that of a server's health: what another page says is none."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as err:
+        raise unusable(f"{url!r} is no URL: {err}") from None
+    if url.startswith(_OF_CLIENTS):
+        if port is None:
+            raise unusable(f"{url} has no port", f"streamctl health {url}:4222")
+        return
     if parts.scheme not in ("http", "https"):
         raise unusable(
             f"{url!r} is no URL: it begins with http://, https://, nats:// or tls://",

@@ -15,7 +15,7 @@ from streamd.ctl.quantities import clock_text, count_text, size_text
 from streamd.ctl.settings import Settings
 from streamd.ctl.store_keys import key_option
 from streamd.ctl.verbs import verb
-from streamd.errors import StreamdError
+from streamd.errors import ConfigError, StreamdError
 
 if TYPE_CHECKING:  # storage code is loaded when a directory is read
     from streamd.offline.store_dirs import StoreDir
@@ -66,7 +66,10 @@ def command_inspect(
 
     if seq is not None and not stream:
         raise unusable("--seq takes --stream NAME")
-    stores = find_stores(directory)
+    try:
+        stores = find_stores(directory)
+    except FileNotFoundError as err:
+        raise unusable(str(err)) from None
     if stream:
         if len(stores) > 1:
             names = ", ".join(str(store.path) for store in stores)
@@ -186,6 +189,7 @@ def _show_directory(found: dict[str, Any]) -> None:
 def _one_stream(
     settings: Settings, store: StoreDir, name: str, seq: int | None, is_whole: bool
 ) -> int:
+    from streamd.offline.store_dirs import StoreBusy
     from streamd.offline.stream_view import StreamMissing, find_stream, open_stream
 
     try:
@@ -198,6 +202,8 @@ def _one_stream(
         view = open_stream(store, name, up_to=up_to, tolerate_damage=True)
     except StreamMissing as err:
         raise CtlError(str(err), f"streamctl inspect {store.path}") from None
+    except (ConfigError, StoreBusy, OSError) as err:  # nothing is known of it
+        raise unusable(str(err)) from err
     with view:
         if seq is not None:
             return _one_message(settings, view, seq)

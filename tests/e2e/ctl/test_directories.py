@@ -158,6 +158,7 @@ def test_encrypted_directories_are_read_with_a_key_from_a_file(
     locked = run_ctl("inspect", store, "-o", "json")
     assert locked.status == 2
     assert "is encrypted: give its key" in locked.data[0]["unread"][0]
+    assert run_ctl("inspect", store, "--stream", "E").status == 2
     wrong = run_ctl("inspect", store, "--key-file", str(other), "-o", "json")
     assert wrong.status == 2 and "not with a key that was given" in wrong.data[0]["unread"][0]
     keys = ["--key-file", str(other), "--key-file", str(key)]

@@ -232,6 +232,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("https://n1/base/", "no address of a server's health", "https://n1/base/healthz"),
         ("n1:8222", "is no URL", "http://n1:8222/healthz"),
         ("ftp://n1:8222/healthz", "is no URL", "http://n1:8222/healthz"),
+        ("nats://n1", "has no port", "nats://n1:4222"),
     ],
 )
 def test_another_page_is_no_health(
@@ -241,6 +242,14 @@ def test_another_page_is_no_health(
     assert ctl.main(["health", url]) == 2
     said = capsys.readouterr().err
     assert told in said and said.endswith(f"try: streamctl health {advised}\n")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1/healthz", "http://n1:abc/healthz", "nats://n1:abc", "nats://n1:99999"]
+)
+def test_what_is_no_url_is_refused(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert ctl.main(["health", url]) == 2
+    assert f"streamctl: '{url}' is no URL: " in capsys.readouterr().err
 
 
 def test_a_port_that_speaks_no_http_is_no_health(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +267,16 @@ def test_a_port_that_speaks_no_http_is_no_health(capsys: pytest.CaptureFixture[s
         assert ctl.main(["health", url]) == 1
         thread.join()
     assert "no answer: what came is no server's health" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--stream", "S"], ["audit"]])
+def test_where_no_data_is_nothing_is_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    """Status 2; 1 says that something is damaged."""
+    for directory, told in ((tmp_path, "no data directory"), (tmp_path / "x", "no such directory")):
+        assert ctl.main([*words, str(directory)]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_health_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
