@@ -36,6 +36,7 @@ async def find_drift(
     """Return where these servers' replicas differ at a log index. Raises CtlError."""
     assert len(servers) > 1, servers
     found: dict[int, list[str]] = {}
+    is_part = False
 
     async def digests(server: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = await ask(server, {"account": account, "stream": stream, **body})
@@ -44,6 +45,7 @@ async def find_drift(
         return answer
 
     async def compare(first: int, last: int) -> None:
+        nonlocal is_part
         body = {"first_seq": first, "last_seq": last}
         own = await digests(servers[0], body)
         starts = ",".join(str(each["first_seq"]) for each in own["ranges"])
@@ -53,6 +55,7 @@ async def find_drift(
             if len(set(content.values())) == 1:
                 continue
             if len(found) >= SEQS_MAX:
+                is_part = True
                 return
             start, end = ranges[0]["first_seq"], ranges[0]["last_seq"]
             if start == end:
@@ -68,10 +71,9 @@ async def find_drift(
             await compare(first, last)
     except _Moved:
         return Drift(found, "the stream goes on: not all of it was compared at one log index")
-    if len(found) >= SEQS_MAX:
+    if is_part:
         return Drift(found, f"only the first {SEQS_MAX} that differ are told")
-    is_told = bool(found)
-    return Drift(found, "" if is_told else "the messages are equal: something else differs")
+    return Drift(found, "" if found else "the messages are equal: something else differs")
 
 
 def _content(ranged: Mapping[str, Any]) -> tuple[int, str]:

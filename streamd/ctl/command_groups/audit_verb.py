@@ -18,7 +18,7 @@ from streamd.ctl.store_keys import key_option
 from streamd.ctl.verbs import verb
 from streamd.errors import StreamdError
 
-EQUAL, DRIFT = "equal", "drift"
+EQUAL, DRIFT, INCOMPLETE = "equal", "drift", "incomplete"
 BAD = (DRIFT, "damage")
 AGAIN_S = 0.3
 
@@ -123,11 +123,9 @@ async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
                 failures.append(str(err))
         rows = {key: _row(key, replicas, failures) for key, replicas in here.items()}
         for key, row in rows.items():
-            before = done.get(key)
-            if before is not None and before["verdict"] == EQUAL != row["verdict"]:
-                continue
-            if before is not None and before["verdict"] == DRIFT == row["verdict"]:
-                continue  # its sequences are known
+            before = done[key]["verdict"] if key in done else INCOMPLETE
+            if before != INCOMPLETE and row["verdict"] in (INCOMPLETE, before):
+                continue  # nothing new: of drift the sequences are known
             if row["verdict"] == DRIFT:
                 await _narrow(ask, key, row)
             done[key] = row
@@ -160,7 +158,7 @@ def _row(
         verdict, is_moving = DRIFT, False
         reasons.append(found)
     elif missing or failures or is_moving:
-        verdict = "incomplete"
+        verdict = INCOMPLETE
         if is_moving:
             ends = ", ".join(f"{n} {r['applied']}" for n, r in replicas.items())
             reasons.append(f"never seen at one log index: {ends}")

@@ -107,5 +107,8 @@ def test_many_are_told_in_part_and_a_stream_that_goes_on_not_at_all() -> None:
     found = Servers(n1=replica(count=700), n2=replica(*others, count=700)).drift()
     assert len(found.seqs) >= SEQS_MAX and "only the first" in found.reason
     assert min(found.seqs) == 1
+    hundred = [seq for seq in range(1, 700) if seq % 7][:SEQS_MAX]
+    found = Servers(n1=replica(count=700), n2=replica(*hundred, count=700)).drift()
+    assert sorted(found.seqs) == hundred and found.reason == ""
     moved = Servers(n1=replica(), n2=replica(7)).drift(at_index=9)
     assert not moved.seqs and "the stream goes on" in moved.reason
