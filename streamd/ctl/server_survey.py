@@ -21,9 +21,7 @@ class Servers(NamedTuple):
 
 async def all_servers(link: Link) -> Servers:
     """Return all servers, in the order of their names. Raises CtlError if none answers."""
-    answers = await link.survey(
-        _PING, told=lambda answer: answer["statsz"].get("active_servers", 0)
-    )
+    answers = await link.survey(_PING, told=_active_servers)
     answers.sort(key=lambda answer: str(answer["server"]["name"]))
     here = {answer["server"]["name"] for answer in answers}
     known = set(here)
