@@ -23,18 +23,21 @@ def bucket_options(ttl: str) -> Callable[[F], F]:
     that flag."""
 
     def decorate(work: F) -> F:
-        for flag, help_text in (
-            ("--description", "Remark for people."),
-            ("--ttl", ttl),
-            ("--max-bytes", "Largest bucket, as 10GiB."),
+        for option in (
+            click.option("--description", default="", help="Remark for people."),
+            click.option("--ttl", default="0", help=ttl),
+            click.option("--max-bytes", default="-1", help="Largest bucket, as 10GiB."),
+            click.option(
+                "--storage",
+                type=click.Choice(("file", "memory")),
+                default="file",
+                show_default=True,
+                help="Place of the bucket.",
+            ),
+            click.option("--replicas", type=int, default=1, show_default=True, help="Copies."),
         ):
-            default = {"--ttl": "0", "--max-bytes": "-1"}.get(flag, "")
-            work = click.option(flag, default=default, help=help_text)(work)
-        kinds = click.Choice(("file", "memory"))
-        work = click.option("--storage", type=kinds, default="file", help="Place of it.")(work)
-        return click.option("--replicas", type=int, default=1, show_default=True, help="Copies.")(
-            work
-        )
+            work = option(work)
+        return work
 
     return decorate
 

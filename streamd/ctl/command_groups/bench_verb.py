@@ -39,7 +39,9 @@ COLUMNS = (
 @click.option("--window", type=click.IntRange(1, 10_000), default=100, show_default=True,
               help="Operations in flight.")  # fmt: skip
 @click.option("--replicas", type=int, default=1, show_default=True, help="Copies of the streams.")
-@click.option("--storage", type=click.Choice(("file", "memory")), default="file")
+@click.option(
+    "--storage", type=click.Choice(("file", "memory")), default="file", help="Place of the streams."
+)
 @click.option("--against", default="", help="URL of a second server, measured likewise.")
 def command_bench(
     settings: Settings,

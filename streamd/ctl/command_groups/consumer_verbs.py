@@ -95,6 +95,7 @@ async def list_consumers(link: Link, stream: str, names: bool) -> None:
     type=click.Choice(("name", "pending", "in_flight", "redelivered", "waiting")),
     default="name",
     show_default=True,
+    help="Column to sort by, the highest first, or the name.",
 )
 async def report(link: Link, stream: str, sort: str) -> None:
     """Show the position of all consumers of a stream, and who waits."""
@@ -249,7 +250,14 @@ async def delete(link: Link, stream: str, consumers: tuple[str, ...], yes: bool)
 )
 @stream_argument
 @consumer_argument
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Most messages.",
+)
 @click.option("--wait", default="2s", show_default=True, help="Longest wait for messages.")
 @click.option("--ack/--no-ack", default=True, help="Acknowledge them  [default: ack].")
 @click.option("--nak", is_flag=True, help="Give them back, to be delivered again.")

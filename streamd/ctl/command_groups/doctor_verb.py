@@ -53,7 +53,13 @@ def _check(check: str, state: str, found: str, advice: str = "", **more: Any) ->
     default=Path("."),
     help="Directory on the disk of the store: it is measured with a file of its own  [default: .].",
 )
-@click.option("--syncs", type=click.IntRange(10, 10_000), default=200, show_default=True)
+@click.option(
+    "--syncs",
+    type=click.IntRange(10, 10_000),
+    default=200,
+    show_default=True,
+    help="Writes that are measured.",
+)
 @click.option("--pid", type=int, help="A server's process on this machine: its limits.")
 @click.option("--no-servers", is_flag=True, help="This machine only.")
 def command_doctor(

@@ -102,7 +102,13 @@ async def info(link: Link, bucket: str) -> None:
 
 @wire_verb(command_kv, "add", example="streamctl kv add profiles --history 5 --replicas 3")
 @bucket_argument
-@click.option("--history", type=click.IntRange(1, HISTORY_MAX), default=1, show_default=True)
+@click.option(
+    "--history",
+    type=click.IntRange(1, HISTORY_MAX),
+    default=1,
+    show_default=True,
+    help="Values that are kept of each key.",
+)
 @click.option("--max-value-size", default="-1", help="Largest value.")
 @bucket_options("Time after which values go, as 1h.")
 async def add(

@@ -52,7 +52,13 @@ templates_option = click.option(
 @click.argument("body", required=False)
 @header_option
 @templates_option
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Messages to publish.",
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
 @click.option("--reply", default="", help="Subject for answers.")
 @click.option("--lines", is_flag=True, help="A message for each line of standard input.")

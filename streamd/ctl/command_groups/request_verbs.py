@@ -22,7 +22,13 @@ from streamd.ctl.verbs import wire_verb
 @click.argument("body", required=False)
 @header_option
 @templates_option
-@click.option("--replies", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--replies",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Most answers to wait for.",
+)
 @click.option("--raw", is_flag=True, help="Payloads only.")
 async def command_request(
     link: Link,

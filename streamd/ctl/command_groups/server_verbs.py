@@ -122,7 +122,14 @@ async def info(link: Link, server: str) -> None:
 @wire_verb(command_server, "report", example="streamctl server report connections --sort pending")
 @click.argument("kind", type=click.Choice(("jetstream", "connections", "health")))
 @click.option("--sort", help="Column of connections to sort by, the highest first.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Most rows.",
+)
 async def report(link: Link, kind: str, sort: str | None, limit: int) -> int:
     """Show streams, connections or health of all servers; status 1 if something is amiss."""
     servers = await all_servers(link)
@@ -153,7 +160,7 @@ _JETSTREAM = (
     *sizes("bytes", "memory=in memory", "storage=in files"),
     *counts("api_total=requests", "api_errors=refused"),
 )
-_HEALTH = (*words("server", "status", "reason"),)
+_HEALTH = words("server", "status", "reason")
 _CONNECTIONS = (
     Column("server", "server"),
     Column("cid", "cid", is_number=True),

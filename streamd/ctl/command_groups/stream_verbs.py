@@ -325,7 +325,14 @@ async def get(link: Link, stream: str, seq: int | None, last: str | None, raw: b
 @stream_argument
 @click.option("--from", "start", type=click.IntRange(min=1), default=1, help="First sequence.")
 @click.option("--subject", default=">", show_default=True, help="Only these subjects.")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Most messages.",
+)
 async def view(link: Link, stream: str, start: int, subject: str, count: int) -> None:
     """Show messages in order."""
     refuse_no_name(stream)
@@ -354,6 +361,7 @@ async def view(link: Link, stream: str, start: int, subject: str, count: int) ->
     type=click.Choice(("name", "messages", "bytes", "consumers", "deleted")),
     default="name",
     show_default=True,
+    help="Column to sort by, the highest first, or the name.",
 )
 async def report(link: Link, sort: str) -> None:
     """Show the storage, state and copies of all streams."""

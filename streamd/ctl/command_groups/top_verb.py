@@ -72,7 +72,14 @@ _SORTED = {"servers": "name", "streams": "rate", "consumers": "pending"}
 @click.option("--sort", help="Column to sort by, the highest first.")
 @click.option("--filter", "pattern", default="", help="Only names that match this regex.")
 @click.option("--every", default="2s", show_default=True, help="Time between two looks.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Most rows of each view.",
+)
 @click.option("--times", type=click.IntRange(min=1), help="End after so many looks.")
 @click.option("--once", is_flag=True, help="One page, with rates over --every, and no keys.")
 async def command_top(

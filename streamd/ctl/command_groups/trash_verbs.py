@@ -170,7 +170,8 @@ def restore(settings: Settings, words: tuple[str, ...], server: str, yes: bool) 
 def purge(
     settings: Settings, words: tuple[str, ...], older: str | None, server: str, yes: bool
 ) -> None:
-    """Destroy what lies in the trash: by name, or by age. Of a directory no server may run on."""
+    """Destroy what lies in the trash: by name, or by age. The server of a DIR must not run; with
+    --on a running one does it itself."""
     directory, names = _words(server, words)
     if bool(names) == (older is not None):
         raise unusable("say what to destroy: names, or --older AGE")

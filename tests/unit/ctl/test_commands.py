@@ -68,6 +68,8 @@ def test_help_begins_with_a_sentence_and_ends_with_the_example(
     told = capsys.readouterr().out
     assert f"Usage: streamctl {path}" in told
     assert KNOWN[path].example.splitlines()[0] in told
+    flags = [each for each in KNOWN[path].params if isinstance(each, click.Option)]
+    assert [flag.name for flag in flags if not (flag.help or flag.hidden)] == []
 
 
 def _loaded(words: list[str], heavy: list[str]) -> list[str]:
