@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,22 +108,24 @@ def _rows_on(settings: Settings, names: tuple[str, ...]) -> tuple[list[Row], lis
     return rows, missing
 
 
-def _change_on(settings: Settings, server: str, action: str, names: Sequence[str]) -> Row:
-    """Ask a running server to destroy or put back what is named; return its answer."""
+def _change_on(settings: Settings, server: str, action: str, names: Sequence[str]) -> list[Row]:
+    """Ask a running server to destroy or put back what is named, one after another; return its
+    answers."""
     from streamd.ctl.nats_link import Link, run_on_link
     from streamd.ctl.server_survey import ask_server, chosen_servers
 
-    found: Row = {}
+    answers: list[Row] = []
 
     async def ask(link: Link) -> None:
         (chosen,) = (await chosen_servers(link, (server,))).found
-        body = {"action": action, "names": list(names)}
-        with spinner(f"waiting for {server}"):
-            answer = await ask_server(link, chosen, "STREAMD.TRASH", body, PURGED_WITHIN_S)
-        found.update(answer)
+        for name in with_progress(f"asking {server}", names):
+            body = {"action": action, "names": [name]}
+            with spinner(f"waiting for {server}: {name}"):
+                answer = await ask_server(link, chosen, "STREAMD.TRASH", body, PURGED_WITHIN_S)
+            answers.append(answer)
 
     run_on_link(settings, ask)
-    return found
+    return answers
 
 
 def _words(server: str, words: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
@@ -150,7 +152,8 @@ def restore(settings: Settings, words: tuple[str, ...], server: str, yes: bool) 
         raise unusable("name the one thing to put back: streamctl trash list")
     if server:
         confirm(f"put {names[0]} back on server {server}", yes)
-        target = str(_change_on(settings, server, "restore", names)["restored"])
+        (answer,) = _change_on(settings, server, "restore", names)
+        target = str(answer["restored"])
     else:
         from streamd.offline.trash_directory import find, put_back
 
@@ -189,10 +192,12 @@ def purge(
     listed = ", ".join(row["name"] for row in chosen[:5])
     more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
     confirm(f"destroy {listed}{more}, {total}, for ever", yes)
-    destroy = _destroyer(settings, server, directory)
-    for row in with_progress("destroying", chosen):
-        destroy(row["name"])
-    if not show_data(settings, {"destroyed": [row["name"] for row in chosen]}):
+    gone = [str(row["name"]) for row in chosen]
+    if server:
+        _change_on(settings, server, "purge", gone)
+    else:
+        _remove(directory, chosen)
+    if not show_data(settings, {"destroyed": gone}):
         say(f"destroyed {len(chosen)}, {total}")
 
 
@@ -204,10 +209,12 @@ def _named(rows: list[Row], name: str, where: str) -> Row:
     raise CtlError(f"{name!r} is not in the trash of {where}: there is {there}")
 
 
-def _destroyer(settings: Settings, server: str, directory: Path) -> Callable[[str], object]:
-    """Return what destroys one thing by its name."""
-    if server:
-        return lambda name: _change_on(settings, server, "purge", [name])
-    from streamd.offline.trash_directory import find, remove
+def _remove(directory: Path, rows: list[Row]) -> None:
+    """Destroy what these rows tell of the trash of data directories."""
+    from streamd.offline.trash_directory import items, remove
 
-    return lambda name: remove(find(directory, name))
+    there = {(str(item.store.path), item.path.name): item for item in items(directory)}
+    for row in with_progress("destroying", rows):
+        item = there.get((row["directory"], row["name"]))
+        if item is not None:  # else somebody else did it, while this one was asked
+            remove(item)
