@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from streamd.ctl import context_files
 from streamd.ctl.failures import CtlError
+from streamd.ctl.progress_bar import no_progress
 from streamd.ctl.settings import settings_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class _AskedName(click.ParamType):  # type: ignore[type-arg]
             found.extend(await self._ask(ctx, link))
 
         try:
-            run_on_link(replace(settings_of(ctx), timeout_s=_ANSWER_WITHIN_S), ask)
+            with no_progress():  # the terminal is a shell's, at a command line
+                run_on_link(replace(settings_of(ctx), timeout_s=_ANSWER_WITHIN_S), ask)
         except CtlError:
             return []
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]

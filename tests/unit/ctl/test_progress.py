@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, redirect_stderr
+from typing import Any
 
+import click
 import pytest
 
+from streamd.ctl import nats_link
 from streamd.ctl import progress_bar as progress
+from streamd.ctl.name_completion import _AskedName
+from streamd.ctl.nats_link import Link
+from streamd.ctl.settings import Settings
 
 
 class Terminal(io.StringIO):
@@ -75,6 +82,25 @@ def test_a_spinner_comes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal() as screen, progress.spinner("waiting for n1"):
         assert shown.wait(60)
     assert "waiting for n1" in screen.getvalue()
+
+
+def test_the_completion_of_a_name_writes_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell has the cursor at a command line meanwhile."""
+
+    async def ask(_context: click.Context, _link: Link) -> list[str]:
+        with progress.progress_bar("reading streams", 2) as bar:
+            bar.advance()
+        return ["S", "T"]
+
+    def run(_settings: Settings, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(work(None))
+
+    monkeypatch.setattr(nats_link, "run_on_link", run)
+    context = click.Context(click.Command("x"))
+    with terminal() as screen:
+        found = _AskedName(ask).shell_complete(context, click.Argument(["name"]), "T")
+    assert [each.value for each in found] == ["T"]
+    assert screen.getvalue() == ""
 
 
 def test_what_is_quick_or_read_by_no_one_shows_nothing() -> None:
