@@ -87,11 +87,17 @@ def _open(
     return views, faults
 
 
-def _odd_at(states: Sequence[ReplicaState], seq: Seq) -> list[str]:
-    """Return the replicas whose record of a message is not whole, or is another than most have."""
-    damaged = {state.replica for state in states if seq in state.fault_seqs}
-    others = odd_ones({state.replica: state.crcs.get(seq) for state in states})
-    return sorted(damaged.union(others))
+def _odd_by_seq(states: Sequence[ReplicaState], seqs: Sequence[Seq]) -> dict[Seq, list[str]]:
+    """Return, for each sequence that has such, the replicas whose record of it is not whole, or is
+    another than most of the whole ones."""
+    lacking = {state.replica: frozenset(state.fault_seqs) for state in states}
+    found: dict[Seq, list[str]] = {}
+    for seq in seqs:
+        damaged = [name for name, without in lacking.items() if seq in without]
+        whole = {s.replica: s.crcs.get(seq) for s in states if s.replica not in damaged}
+        if odd := sorted([*damaged, *odd_ones(whole)]):
+            found[seq] = odd
+    return found
 
 
 def _audit(
@@ -142,7 +148,7 @@ def _audit(
     compared = [state for state in states if state.applied == newest]
     seqs = differing_seqs(compared)
     is_drift = len({state.digest for state in compared}) > 1
-    odd = gathered({seq: names for seq in seqs if (names := _odd_at(compared, seq))})
+    odd = gathered(_odd_by_seq(compared, seqs))
     if is_drift:
         reasons += [f"{state.replica}: digest {state.digest:016x}" for state in compared]
         reasons += [

@@ -15,6 +15,8 @@ class Odd(NamedTuple):
 
 def odd_ones(content: Mapping[str, Hashable]) -> list[str]:
     """Return the replicas that hold something else than most; all where no majority agrees."""
+    if not content:
+        return []
     held = list(content.values())
     most = max(held, key=held.count)
     if held.count(most) * 2 <= len(held):
