@@ -15,8 +15,8 @@ _NO_STORE: Final = "JetStream not enabled"
 
 
 class OperatorControls:
-    """Reloads the server, ends connections, sends clients away, verifies files, drains the server
-    (`ServerControls`)."""
+    """Reloads the server, ends connections, sends clients away, verifies files, changes the trash,
+    drains the server (`ServerControls`)."""
 
     def __init__(
         self,

@@ -755,8 +755,8 @@ class ServerProcess:
             runfiles.remove_pid(self._options.pid_file)
 
     def _on_store_gone(self) -> None:
-        """Nothing is stored here any more. In a cluster clients are better off elsewhere; a single
-        server stays, to say why: started anew it would be an empty one."""
+        """Send clients of a cluster elsewhere, for nothing is stored here any more; a single server
+        stays, to say why: started anew it would be an empty one."""
         self._exit_status = 1
         if self._options.is_clustered:
             self._lame_duck()

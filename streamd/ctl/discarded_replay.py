@@ -115,7 +115,7 @@ def _messages(path: str) -> Iterator[Record]:
 
 
 def _msg_id(facts: TailFacts, record: Record, number: int) -> bytes:
-    """The same for the same message of the same file."""
+    """Return the id of a message: the same for the same message of the same file."""
     name = f"tail-{facts.group}-{facts.first_index}-{facts.last_index}-{facts.last_term}"
     return f"{name}-{record.get('seq') or f'n{number}'}".encode()
 

@@ -127,7 +127,7 @@ class BlockView:
         return blob[: done + len(self.tail)]
 
     def read_left(self) -> bytes:
-        """As `read`, with zeros for what the disk does not give."""
+        """Return what `read` does, with zeros for what the disk does not give."""
         blob = read_left(ReadOnlyDisk(), self.path)
         return (
             blob[: self.tail_offset].ljust(self.tail_offset, b"\0") + self.tail

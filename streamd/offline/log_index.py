@@ -267,7 +267,7 @@ class _SegmentReader:
         return found
 
     def _witness(self, offset: int, expected: int) -> str:
-        """Which batch behind `offset` says that batch `expected` was durable, in words."""
+        """Return which batch behind `offset` says that batch `expected` was durable, in words."""
         needle = wf.batch_needle(self._header.wal_id, self._header.segment_no)
         at = offset
         while at < self._size:

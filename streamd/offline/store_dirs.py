@@ -37,7 +37,7 @@ class StoreBusy(StreamdError):
 
 
 class StreamMissing(StreamdError):
-    """There is no such stream; the text lists those there are."""
+    """Request for a stream that is not there, or has no files; the text says what there is."""
 
 
 class StreamFiles(NamedTuple):
@@ -124,10 +124,10 @@ class StoreDir:
         return found
 
     def meta(self, log: LogReader) -> MetaMachine:
-        """Which streams there are, by the newest snapshot and all of the log.
+        """Return the catalog of streams, by the newest snapshot and all of the log.
 
-        All of it: how far the meta group is committed is seldom on disk, and its last entries are
-        uncommitted only for a moment.
+        How far the meta group is committed is seldom on disk, and its last entries are uncommitted
+        only for a moment: so all of the log counts.
         """
         disk = ReadOnlyDisk()
         snapshot = SnapshotFile.load(disk, str(self.path / "meta"), "meta", group=META_UID)
@@ -153,8 +153,8 @@ class StoreDir:
         return self.read(work)
 
     def streams_by(self, log: LogReader, *, tolerate_damage: bool = False) -> list[StreamFiles]:
-        """As `streams`, by a log that is open already; reads once. `tolerate_damage`: where the
-        meta group can't be read, those that have a snapshot of their own."""
+        """Return what `streams` does, by a log that is open already; reads once. `tolerate_damage`:
+        where the meta group can't be read, those that have a snapshot of their own."""
         try:
             assets = list(self.meta(log).streams_by_key.values())
         except CorruptionError:

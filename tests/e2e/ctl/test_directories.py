@@ -143,7 +143,7 @@ def test_servers_that_can_not_all_be_read_are_never_equal(ctl: Ctl, admin: Ctl) 
 def test_encrypted_directories_are_read_with_a_key_from_a_file(
     make_server: Start, own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each store takes the key that fits; without one nothing is known of it."""
+    """Stores take the key that fits; without one nothing is known of them."""
     monkeypatch.delenv("STREAMD_KEY", raising=False)
     server = make_server(jetstream="key: rosebud")
     server.start()

@@ -122,7 +122,7 @@ def _loosened(text: str) -> str:
 
 @contextmanager
 def chatter(url: str) -> Iterator[None]:
-    """Have a client go on meanwhile: it publishes to `live.x`, answers on `ask.me`, asks on
+    """Keep a client busy in the block: it publishes to `live.x`, answers on `ask.me`, asks on
     `tell.me`."""
     ready, is_over = threading.Event(), threading.Event()
 
@@ -439,7 +439,7 @@ def _directory(story: Transcript, make_server: Start, monkeypatch: pytest.Monkey
 
 
 def _local_cluster(story: Transcript) -> None:
-    """Run the commands of `cluster` on one node."""
+    """Cluster of one node, by `cluster up`."""
     run = story.run
     ports = [_free_port() for _ in range(3)]
     story.signs |= {str(port): "PORT" for port in ports}

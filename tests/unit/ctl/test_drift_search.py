@@ -85,7 +85,7 @@ def test_an_empty_stream_has_no_ranges() -> None:
 
 
 def test_the_sequences_and_the_odd_server_are_found() -> None:
-    """One changed, one missing, one that only it has; few requests, whatever the size."""
+    """Messages changed, missing, and only there are found; with few requests, whatever the size."""
     servers = Servers(n1=replica(), n2=replica(123, lacks=(800,)), n3=replica())
     found = servers.drift()
     assert found.seqs == {123: ["n2"], 800: ["n2"]} and found.reason == ""

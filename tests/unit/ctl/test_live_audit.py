@@ -72,7 +72,7 @@ class Servers:
 def test_the_last_verdict_that_was_certain_is_told(
     monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], told: str
 ) -> None:
-    """What could not be compared takes back nothing that was seen."""
+    """A look that could compare nothing takes back nothing that was seen."""
     monkeypatch.setattr(audit_verb, "AGAIN_S", 0.0)
     rows = asyncio.run(audit_verb._compare(Servers(*states), 60.0))
     assert {row["stream"]: row["verdict"] for row in rows} == {"S": told, "T": "equal"}

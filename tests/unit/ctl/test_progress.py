@@ -39,7 +39,7 @@ def terminal(shown_after_s: float = 0.0) -> Iterator[Terminal]:
 
 
 def test_a_bar_counts_and_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is printed meanwhile goes to standard output all the same."""
+    """Text that is printed meanwhile goes to standard output all the same."""
     with terminal() as screen:
         with progress.progress_bar("copying", is_bytes=True) as bar:
             bar.expect(2048)
