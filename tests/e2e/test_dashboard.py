@@ -181,6 +181,13 @@ def test_actions_need_the_second_secret_and_the_name(browser: Browser) -> None:
         "POST", "/ui/api/streams/$G/M/purge", {"confirm": "M", "x": "y" * 20_000}
     )
     assert status == 400 and b"16384 bytes" in body
+    deep = b"[" * 16_000
+    connection = browser.connect()
+    json_body = {"Content-Type": "application/json"}
+    connection.request("POST", "/ui/api/session", deep, json_body)
+    response = connection.getresponse()
+    assert response.status == 400 and b"no JSON" in response.read()
+    connection.close()
 
 
 def test_a_purge_and_a_pause_are_requests_of_the_api(

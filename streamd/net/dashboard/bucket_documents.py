@@ -7,17 +7,17 @@ Their names, and the subjects of their keys, are a convention of NATS clients: `
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from streamd.api.times import format_ns
-from streamd.limits import DASHBOARD_PAYLOAD_BYTES, DASHBOARD_SCAN_STEP
+from streamd.limits import DASHBOARD_SCAN_STEP
 from streamd.machine.indexes.subject_table import LAST
 from streamd.machine.message_headers import get
 from streamd.machine.meta import StreamAsset
+from streamd.net.dashboard.client_json import read_object
 from streamd.net.dashboard.list_pages import list_document, read_list_query, select_page
 from streamd.net.dashboard.message_pages import message_item, read_messages
 from streamd.net.dashboard.peer_questions import NotFound
@@ -131,38 +131,24 @@ async def key_value(handle: StreamHandle, key: str) -> Document:
 
 
 def _key_item(handle: StreamHandle, message: StoredMsg, prefix: bytes) -> Document:
-    size = len(message.payload)
-    if handle.name.startswith(OBJECTS):
-        size = _object_size(message.payload)
+    size, operation = len(message.payload), _operation(message)
+    if handle.name.startswith(OBJECTS):  # its meta message says what the object is
+        facts = read_object(message.payload) or {}
+        stored = facts.get("size")
+        size = stored if isinstance(stored, int) else 0
+        if facts.get("deleted") is True:
+            operation = "delete"
     return {
         "key": _key_text(handle, message.subject, prefix),
         "revision": message.seq,
-        "operation": _operation(message, is_object=handle.name.startswith(OBJECTS)),
+        "operation": operation,
         "size": size,
         "time": format_ns(message.ts),
     }
 
 
-def _operation(message: StoredMsg, *, is_object: bool) -> str:
+def _operation(message: StoredMsg) -> str:
     operation = _OPERATIONS.get(get(message.headers, b"KV-Operation") or b"")
     if operation is None:
         operation = _MARKERS.get(get(message.headers, b"Nats-Marker-Reason") or b"", "put")
-    if is_object and len(message.payload) <= DASHBOARD_PAYLOAD_BYTES:
-        facts = _object_facts(message.payload)
-        if facts.get("deleted") is True:
-            operation = "delete"
     return operation
-
-
-def _object_facts(payload: bytes) -> Document:
-    try:
-        found = json.loads(payload)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _object_size(payload: bytes) -> int:
-    """Return the size of an object, as its meta message says; 0 if it does not."""
-    size = _object_facts(payload).get("size")
-    return size if isinstance(size, int) else 0

@@ -550,7 +550,7 @@ async def _body_of(request: web.Request) -> Document:
         raise BadQuery(f"the body has more than {DASHBOARD_BODY_BYTES} bytes")
     try:
         found = json.loads(body or b"{}")
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise BadQuery(f"the body is no JSON: {err}") from None
     if not isinstance(found, dict):
         raise BadQuery("the body must be a JSON object")

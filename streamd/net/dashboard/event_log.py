@@ -8,7 +8,6 @@ after that. What is told for each message (negative acks, requests of the API) i
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from streamd.api.times import format_ns
 from streamd.limits import DASHBOARD_EVENT_CHARS, DASHBOARD_EVENTS, DASHBOARD_WATCHED_S
+from streamd.net.dashboard.client_json import read_object
 from streamd.net.dashboard.grants import Grant
 from streamd.obs.server_log import in_words
 from streamd.types import Document
@@ -199,11 +199,8 @@ def is_shown(event: Event, grant: Grant) -> bool:
 
 def advisory_text(subject: str, payload: bytes) -> str:
     """Return an advisory in words: its own fields without those that all have."""
-    try:
-        body = json.loads(payload)
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
+    body = read_object(payload)
+    if body is None:
         return payload[:DASHBOARD_EVENT_CHARS].decode(errors="replace")
     what = str(body.get("type", "")).rpartition(".")[2].replace("_", " ") or subject
     said = {

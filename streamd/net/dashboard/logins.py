@@ -112,6 +112,10 @@ class Logins:
 
     async def log_in(self, name: str, password: str, token: str, ip: str) -> Grant | None:
         """Return what a login may do; None: it is refused."""
+        try:
+            f"{name}{password}{token}".encode()
+        except UnicodeEncodeError:  # JSON may hold half a character, a configuration does not
+            return None
         if not (name or token):
             return None
         connect: ConnectOptions = {}

@@ -40,7 +40,7 @@ class Session:
 
     def has_csrf(self, token: str) -> bool:
         """True if `token` is the one that actions have to show."""
-        return hmac.compare_digest(self.csrf.encode(), token.encode())
+        return hmac.compare_digest(self.csrf.encode(), token.encode(errors="replace"))
 
     def watch(self, on_end: Callable[[], None]) -> object:
         """Call `on_end` when the session ends. Returns a token for `unwatch`."""

@@ -145,3 +145,16 @@ def test_an_advisory_is_told_by_its_own_fields() -> None:
         's a=1 e="two words"'
     )
     assert advisory_text("s", b"[1]") == "[1]"
+
+
+def test_an_advisory_of_a_hostile_client_is_text() -> None:
+    """Anybody may publish to such a subject: what can't be read is shown as it begins."""
+    deep = b"[" * 60_000
+    long = b'{"a": "' + b"x" * limits.DASHBOARD_PAYLOAD_BYTES + b'"}'
+    for payload in (deep, long):
+        shown = payload[: limits.DASHBOARD_EVENT_CHARS].decode()
+        assert advisory_text("s", payload) == shown
+    bed = Bed()
+    bed.log.watch()
+    bed.spaces["A"].publish(b"$JS.EVENT.ADVISORY.STREAM.CREATED.S", deep)
+    assert [kind for kind, _, _ in bed.shown(OF_A)] == ["advisory"]

@@ -83,6 +83,7 @@ def test_the_second_secret_is_another_one_for_each_session() -> None:
     (secret, one), (_, other) = sessions.begin(OPEN), sessions.begin(OPEN)
     assert one.has_csrf(one.csrf)
     assert not one.has_csrf(other.csrf) and not one.has_csrf("") and not one.has_csrf(secret)
+    assert not one.has_csrf("\udcff")  # a byte that is no UTF-8, as a header may hold it
 
 
 def test_failed_logins_have_their_address_wait_longer_and_longer() -> None:
@@ -124,6 +125,17 @@ def test_users_of_clients_see_their_account_and_those_of_the_system_all() -> Non
     assert alice.may_request("$JS.API.STREAM.MSG.GET.S")
     for name, password, token in (
         ("alice", "x", ""), ("nobody", "a", ""), ("", "", ""), ("", "a", ""), ("", "", "a"),
+    ):  # fmt: skip
+        assert log_in(judge, name, password, token) is None
+
+
+def test_half_a_character_is_nobodys_name_or_password() -> None:
+    """JSON may hold one: that is a wrong login, whatever it is compared with."""
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    judge = logins(Options(users=[ALICE, User("bob", hashed)]))
+    assert log_in(judge, "bob", "secret") is not None  # from here on its digest is compared
+    for name, password, token in (
+        ("\ud800", "a", ""), ("alice", "\ud800", ""), ("bob", "\udfff", ""), ("", "", "\ud800"),
     ):  # fmt: skip
         assert log_in(judge, name, password, token) is None
 
