@@ -7,7 +7,7 @@ Their names, and the subjects of their keys, are a convention of NATS clients: `
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -19,10 +19,10 @@ from streamd.machine.message_headers import get
 from streamd.machine.meta import StreamAsset
 from streamd.net.dashboard.client_json import read_object
 from streamd.net.dashboard.list_pages import list_document, read_list_query, select_page
-from streamd.net.dashboard.message_pages import message_item, read_messages
+from streamd.net.dashboard.message_pages import fitting, message_item, read_messages
 from streamd.net.dashboard.peer_questions import NotFound
 from streamd.net.dashboard.stream_table import StreamNumbers
-from streamd.net.monitoring.sliced_pages import Slicer, Steps
+from streamd.net.monitoring.sliced_pages import Slicer, Steps, looked_at
 from streamd.node.ports import StreamHandle
 from streamd.types import Document, StoredMsg
 
@@ -111,8 +111,12 @@ async def key_page(handle: StreamHandle, query: Mapping[str, str], slicer: Slice
         select_page(names, wanted, keys, lambda name: _key_text(handle, name, prefix))
     )
     seqs = [seq for name in page if (seq := index.lookup.last_of(name))]
-    messages = await read_messages(handle, seqs)
-    items = [_key_item(handle, message, prefix) for message in messages]
+    items: list[Document] = []
+    while seqs:  # values may be long, and nothing of them is kept
+        part = fitting(index, seqs)
+        messages = await read_messages(handle, part)
+        items += await slicer.wait(_key_items(handle, messages, prefix))
+        del seqs[: len(part)]
     return list_document(iter(items), total, wanted)
 
 
@@ -128,6 +132,18 @@ async def key_value(handle: StreamHandle, key: str) -> Document:
     if not messages:
         raise NotFound(f"there is no key {key[:200]!r} in {handle.name}")
     return _key_item(handle, messages[0], prefix) | message_item(messages[0])
+
+
+def _key_items(
+    handle: StreamHandle, messages: Sequence[StoredMsg], prefix: bytes
+) -> Steps[list[Document]]:
+    found = []
+    for message in looked_at(messages, 1):  # that of an object is a document to be read
+        if message is None:
+            yield
+        else:
+            found.append(_key_item(handle, message, prefix))
+    return found
 
 
 def _key_item(handle: StreamHandle, message: StoredMsg, prefix: bytes) -> Document:

@@ -69,7 +69,9 @@ def select_page(
         if wanted.is_descending:
             found = found[::-1]
         return list(found[wanted.offset : end]), len(found)
-    chunks = yield from _sorted_chunks(found, keys[wanted.sort], reverse=wanted.is_descending)
+    chunks = yield from _sorted_chunks(
+        found, keys[wanted.sort], wanted=end, reverse=wanted.is_descending
+    )
     merged = heapq.merge(*chunks, reverse=wanted.is_descending)
     page: list[T] = []
     for at, (_, place) in enumerate(islice(merged, end)):
@@ -81,10 +83,11 @@ def select_page(
 
 
 def _sorted_chunks(
-    rows: Sequence[T], key: SortKey[T], *, reverse: bool
+    rows: Sequence[T], key: SortKey[T], *, wanted: int, reverse: bool
 ) -> Steps[list[list[tuple[str | int | float, int]]]]:
-    """Return (sort key, place) of all rows, sorted in chunks; equal ones are by place, also in
-    reverse: the place is negative then."""
+    """Return (sort key, place) of rows, sorted in chunks; equal ones are by place, also in reverse:
+    the place is negative then. Of a chunk those are kept that can be among the first `wanted` of
+    all rows: a bucket may have millions of keys."""
     sign = -1 if reverse else 1
     chunks: list[list[tuple[str | int | float, int]]] = []
     chunk: list[tuple[str | int | float, int]] = []
@@ -94,7 +97,7 @@ def _sorted_chunks(
         chunk.append((key(row), sign * at))
         if len(chunk) == DASHBOARD_SORT_ROWS:
             chunk.sort(reverse=reverse)
-            chunks.append(chunk)
+            chunks.append(chunk[:wanted])
             chunk = []
     chunk.sort(reverse=reverse)
     chunks.append(chunk)

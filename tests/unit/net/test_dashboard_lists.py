@@ -71,6 +71,30 @@ def test_no_step_sorts_more_than_a_chunk() -> None:
     assert (found[0], total) == (99_999, 100_000) and most <= 64
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_what_is_sorted_for_a_page_is_not_all_in_memory_at_once(descending: bool) -> None:
+    """Sort keys of a million rows would be a hundred megabytes, for fifty rows that are shown."""
+
+    class Key(str):
+        held = 0
+        most = 0
+
+        def __new__(cls, text: str) -> Key:
+            cls.held += 1
+            cls.most = max(cls.most, cls.held)
+            return super().__new__(cls, text)
+
+        def __del__(self) -> None:
+            Key.held -= 1
+
+    wanted = ListQuery(sort="k", limit=50, is_descending=descending)
+    keys = {"k": lambda row: Key(f"{row * 7919 % 20_000:05}")}
+    found, _ = finish(select_page(range(20_000), wanted, keys, str))
+    everything = sorted(range(20_000), key=lambda row: row * 7919 % 20_000, reverse=descending)
+    assert found == everything[:50]
+    assert Key.most <= limits.DASHBOARD_SORT_ROWS + 50 * (20_000 // limits.DASHBOARD_SORT_ROWS + 1)
+
+
 def test_a_rate_is_the_mean_since_the_look_before() -> None:
     now = 10.0
     rates: Rates[str] = Rates(lambda: now)

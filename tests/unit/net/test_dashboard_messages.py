@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from streamd import limits
 from streamd.machine import commands
 from streamd.net.dashboard import message_pages
+from streamd.net.dashboard.bucket_documents import key_page
 from streamd.net.dashboard.message_pages import (
     Found,
     MessageQuery,
@@ -20,7 +23,7 @@ from streamd.net.dashboard.message_pages import (
     read_message_query,
 )
 from streamd.net.monitoring.query import BadQuery
-from streamd.net.monitoring.sliced_pages import finish
+from streamd.net.monitoring.sliced_pages import Slicer, finish
 from streamd.subjects import Matcher
 from streamd.types import StoredMsg
 from tests.unit.machine.box import Box
@@ -142,3 +145,46 @@ def test_a_message_is_shown_as_text_whatever_its_bytes() -> None:
     assert shown["headers"] == [["A", "1"], ["A", "2"], ["b\ufffd", ""]]
     assert shown["cut"] is True and shown["size"] == limits.DASHBOARD_PAYLOAD_BYTES + 1
     assert headers_of(b"") == []
+
+
+class Bucket:
+    """Replica of an object store, or of a key-value bucket, that notes what is read at once."""
+
+    def __init__(self, box: Box, name: str) -> None:
+        self.machine = box.machine
+        self.name = name
+        self.read_bytes: list[int] = []
+
+    def read(self, seqs: list[int], done: Callable[[list[StoredMsg | None] | None], None]) -> None:
+        index = self.machine.index
+        self.read_bytes.append(sum(index.locations.size_of(seq) for seq in seqs))
+        done([self._message(seq) for seq in seqs])
+
+    def _message(self, seq: int) -> StoredMsg:
+        payload = b"[" * 60_000 if self.name.startswith("OBJ_") else b"x"
+        return StoredMsg(seq, 1, self.machine.index.locations.subject_at(seq), b"", payload)
+
+
+def keys_of(bucket: Bucket, **query: str) -> list[dict[str, Any]]:
+    async def build() -> dict[str, Any]:
+        slicer = Slicer(asyncio.get_running_loop().call_soon)
+        return await key_page(bucket, query, slicer)  # type: ignore[arg-type]
+
+    return list(asyncio.run(build())["items"])
+
+
+def test_the_values_of_a_page_of_keys_are_not_in_memory_at_once() -> None:
+    box = Box(block_bytes=1 << 20)
+    for number in range(20):
+        box.put(b"$KV.b.k%02d" % number, b"x" * (limits.DASHBOARD_MESSAGES_BYTES // 4))
+    bucket = Bucket(box, "KV_b")
+    assert [item["key"] for item in keys_of(bucket)] == [f"k{number:02}" for number in range(20)]
+    assert len(bucket.read_bytes) == 7 and max(bucket.read_bytes) < limits.DASHBOARD_MESSAGES_BYTES
+    assert [item["revision"] for item in keys_of(bucket, sort="revision", limit="2")] == [1, 2]
+
+
+def test_an_object_whose_meta_message_means_nothing_is_shown_without_a_size() -> None:
+    box = Box()
+    box.put(b"$O.b.M.bmFtZQ==", b"x")
+    (item,) = keys_of(Bucket(box, "OBJ_b"))
+    assert (item["key"], item["size"], item["operation"]) == ("name", 0, "put")
