@@ -377,9 +377,8 @@ class Dashboard:
 
             token = self._events.listen(on_event)
             try:
-                while not stream.is_ended:
+                while self._goes_on(stream, session):
                     await stream.send_text("overview", await self._overview.text())
-                    self._use(session)
                     until_s = self._clock() + DASHBOARD_OVERVIEW_S
                     await stream.send_waiting(until_s, self._clock)
             finally:
@@ -404,8 +403,7 @@ class Dashboard:
 
         async def run(stream: EventStream, session: Session) -> None:
             following = begin
-            while not stream.is_ended:
-                self._use(session)
+            while self._goes_on(stream, session):
                 new = await page(seq=following, limit=DASHBOARD_TAIL_MSGS)
                 items = new["items"]
                 if new["next"] is not None:
@@ -424,12 +422,14 @@ class Dashboard:
 
         return await self._stream(request, run)
 
-    def _use(self, session: Session) -> None:
-        """Count an open stream as a use of its session; end those that are too old."""
+    def _goes_on(self, stream: EventStream, session: Session) -> bool:
+        """Count an open stream as a use of its session, and end sessions that are over. False if
+        the stream has come to its end, by that or before."""
         session.used_s = self._clock()
         self._sessions.sweep()
         if not self._logins.is_valid(session.grant):
             session.end()
+        return not stream.is_ended
 
     async def _stream(
         self, request: web.Request, run: Callable[[EventStream, Session], Awaitable[None]]

@@ -25,6 +25,7 @@ class Grant:
     permissions: Permissions | None = None  # of a client's user; None: no bounds but its account
     source: tuple[str, str] = ("", "")
     proof: str = ""
+    expires_ns: int = 0  # unix time, as the service that let it in says; 0: never
 
     @property
     def role(self) -> str:
@@ -58,6 +59,7 @@ def grant_of(identity: Identity, system_account: str, name: str) -> Grant:
         account="" if sees_all else identity.account or ACCOUNT,
         is_administrator=bool(administers),
         permissions=identity.permissions,
+        expires_ns=identity.token.expires_ns if identity.token is not None else 0,
     )
 
 

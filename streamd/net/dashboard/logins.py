@@ -87,6 +87,8 @@ class Logins:
         none any more."""
         options, (kind, name) = self._options, source
         has_own = bool(options.http_logins)
+        # Beside others, the one user or token does not administer everything any more.
+        others = (bool(options.users), options.callout, options.operators.has_trusted_keys)
         found: object = None
         if kind == HTTP_USER:
             user = self._users.get(name)
@@ -100,9 +102,9 @@ class Logins:
         elif kind == USER:
             found = next((user for user in options.users if user.name == name), None)
         elif kind == SINGLE and options.username:
-            found = (options.username, options.password, options.default_permissions)
-        elif kind == TOKEN:
-            found = options.token or None
+            found = (options.username, options.password, options.default_permissions, others)
+        elif kind == TOKEN and options.token:
+            found = (options.token, others)
         elif kind == OUTSIDE and (options.callout or options.operators.has_trusted_keys):
             found = (options.callout, options.operators, options.users)
         if found is None:

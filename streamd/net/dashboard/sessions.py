@@ -3,7 +3,8 @@
 A session is a secret in a cookie, and a second one, of which pages that are not ours never learn,
 that each action has to show. Sessions end by themselves, unused or old; all are bounded in number,
 and the one that was unused for longest gives way. None outlives the words of the configuration that
-let it in (`end_where`). What streams to a session is told when it ends.
+let it in (`end_where`), nor the time for which a service did. What streams to a session is told
+when it ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -31,9 +33,10 @@ class Session:
         self._watchers: dict[object, Callable[[], None]] = {}
 
     def is_over(self, now_s: float) -> bool:
-        """True if it is too old, or was unused for too long."""
+        """True if it is too old, or was unused for too long, or its login was for a time."""
         return (
             self.is_ended
+            or 0 < self.grant.expires_ns <= time.time_ns()
             or now_s - self.began_s >= DASHBOARD_SESSION_S
             or now_s - self.used_s >= DASHBOARD_SESSION_IDLE_S
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,9 +13,10 @@ import pytest
 from streamd import limits
 from streamd.config.http_options import HttpLogins, HttpUser
 from streamd.config.options import Options, Permissions, User
+from streamd.net.client.auth import Identity, TokenFacts
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.dashboard.doorkeeper import is_from_here
-from streamd.net.dashboard.grants import OPEN, Grant
+from streamd.net.dashboard.grants import OPEN, Grant, grant_of
 from streamd.net.dashboard.logins import Logins
 from streamd.net.dashboard.sessions import Sessions
 from streamd.net.dashboard.throttle import LoginThrottle
@@ -194,6 +196,34 @@ def test_a_login_holds_until_its_words_in_the_configuration_change(change: objec
     judge.reload(changed)
     assert not judge.is_valid(alice)
     assert judge.is_valid(root) == (ROOT in changed.users and not changed.http_logins)
+
+
+@pytest.mark.parametrize("login", [{"name": "u", "password": "p"}, {"token": "t"}])
+def test_the_only_identity_has_to_log_in_again_once_it_is_not_the_only_one(
+    login: dict[str, str],
+) -> None:
+    """It administered everything, and does not beside others."""
+    alone = Options(token="t") if "token" in login else Options(username="u", password="p")
+    judge = logins(alone)
+    grant = log_in(judge, **login)
+    assert grant is not None and grant.sees_all and judge.is_valid(grant)
+    judge.reload(replace(alone, users=[ALICE]))
+    assert not judge.is_valid(grant)
+
+
+def test_a_login_by_a_service_holds_for_as_long_as_that_says() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    facts = TokenFacts(expires_ns=time.time_ns() + 3600 * 10**9)
+    grant = grant_of(Identity("u", "A", token=facts), "$SYS", "u")
+    secret, session = sessions.begin(grant)
+    assert sessions.find(secret) is session
+    ended = replace(grant, expires_ns=time.time_ns())
+    secret, session = sessions.begin(ended)
+    told: list[str] = []
+    session.watch(lambda: told.append("ended"))
+    sessions.sweep()  # as event streams do all the time
+    assert told == ["ended"] and sessions.find(secret) is None
 
 
 def test_where_nobody_logs_in_a_grant_holds_until_somebody_has_to() -> None:
