@@ -339,6 +339,7 @@ DASHBOARD_SESSION_S: Final = 12 * 3600.0  # a working day, then a login is asked
 DASHBOARD_FREE_FAILURES: Final = 4  # logins that fail from one address before it must wait ...
 DASHBOARD_PENALTY_S: Final = 1.0  # ... so long, twice as long after each further one ...
 DASHBOARD_PENALTY_S_MAX: Final = 30.0  # ... up to this: a person waits, a guesser gets nowhere
+DASHBOARD_FORGIVEN_S: Final = 900.0  # after the last failure, an address begins anew
 DASHBOARD_SOURCES_MAX: Final = 1024  # addresses whose failed logins are remembered
 DASHBOARD_LIVE_MAX: Final = 24  # event streams: connections left over serve scrapers and pages
 DASHBOARD_PAGE: Final = 100  # rows of a list, at most

@@ -1,6 +1,9 @@
 """`LoginThrottle`: failed logins slow down the address they come from.
 
 A few mistakes are free; from then on each failure has the address wait, twice as long every time.
+A login that succeeds takes back no failure: who has one could try others' passwords between its own
+logins. Time does: after a quarter of an hour without a failure all are forgotten.
+
 Only so many addresses are remembered, those that failed last: who has thousands of addresses is
 held up by the bounded queue of password checks instead.
 """
@@ -11,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from streamd.limits import (
+    DASHBOARD_FORGIVEN_S,
     DASHBOARD_FREE_FAILURES,
     DASHBOARD_PENALTY_S,
     DASHBOARD_PENALTY_S_MAX,
@@ -23,7 +27,7 @@ class LoginThrottle:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # address -> (failures since the last success, when the next try may be made)
+        # address -> (failures, when the next try may be made)
         self._sources: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def wait_s(self, source: str) -> float:
@@ -33,7 +37,8 @@ class LoginThrottle:
 
     def begin(self, source: str) -> None:
         """Count a try as failed until it succeeds: many at once are no way around."""
-        failures = self._sources.pop(source, (0, 0.0))[0] + 1
+        failures, until = self._sources.pop(source, (0, 0.0))
+        failures = 1 if self._clock() - until >= DASHBOARD_FORGIVEN_S else failures + 1
         penalty_s = 0.0
         if failures > DASHBOARD_FREE_FAILURES:
             doublings = min(failures - DASHBOARD_FREE_FAILURES - 1, 16)
@@ -43,5 +48,7 @@ class LoginThrottle:
             self._sources.popitem(last=False)
 
     def succeed(self, source: str) -> None:
-        """Forget the failures of `source`."""
-        self._sources.pop(source, None)
+        """Count the last try of `source` as none that failed."""
+        failures, _ = self._sources.pop(source, (0, 0.0))
+        if failures > 1:
+            self._sources[source] = failures - 1, self._clock()

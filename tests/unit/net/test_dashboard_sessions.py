@@ -102,12 +102,29 @@ def test_failed_logins_have_their_address_wait_longer_and_longer() -> None:
     assert throttle.wait_s("b") == 0
     clock.now_s += limits.DASHBOARD_PENALTY_S_MAX
     assert throttle.wait_s("a") == 0
-    throttle.succeed("a")
+    clock.now_s += limits.DASHBOARD_FORGIVEN_S
     throttle.begin("a")
     assert throttle.wait_s("a") == 0
     for number in range(limits.DASHBOARD_SOURCES_MAX + 9):
         throttle.begin(str(number))
     assert len(throttle._sources) == limits.DASHBOARD_SOURCES_MAX
+
+
+def test_a_login_of_ones_own_between_guesses_is_no_way_around() -> None:
+    clock = Clock()
+    throttle = LoginThrottle(clock)
+    for guess in range(2 * limits.DASHBOARD_FREE_FAILURES):
+        throttle.begin("a")
+        if guess >= limits.DASHBOARD_FREE_FAILURES:
+            assert throttle.wait_s("a") > 0
+        clock.now_s += throttle.wait_s("a")
+        throttle.begin("a")
+        throttle.succeed("a")
+        assert throttle.wait_s("a") == 0
+    for _ in range(limits.DASHBOARD_FREE_FAILURES + 1):
+        throttle.begin("b")
+        throttle.succeed("b")  # who never fails never waits
+        assert throttle.wait_s("b") == 0
 
 
 # --- logins ----------------------------------------------------------------------------------
