@@ -443,8 +443,9 @@ def test_over_https_the_cookie_never_travels_in_clear(tmp_path: Path) -> None:
         assert browser.get("overview")["nodes"][0]["here"] is True
         with browser.stream("live") as live:
             assert live.wait("overview")["streams"] == 0
-        error = browser.get("streams")["error"]
-        assert error["code"] == 403 and "$JS.API.STREAM.LIST" in error["message"]
+        for list_name in ("streams", "groups"):
+            error = browser.get(list_name)["error"]
+            assert error["code"] == 403 and "$JS.API.STREAM.LIST" in error["message"]
 
 
 # --- a cluster ---------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ class Dashboard:
             bucket + "/keys": self._of_stream(pages.KEYS, "STREAM.MSG.GET"),
             bucket + "/keys/{key:.+}": self._of_stream(pages.KEY, "STREAM.MSG.GET"),
             "/connections": self._list(self._pages.connections, ""),
-            "/groups": self._list(self._pages.groups, ""),
+            "/groups": self._list(self._pages.groups, "STREAM.LIST"),
             "/overview": self._overview_document,
             "/events": self._event_document,
         }

@@ -193,8 +193,12 @@ class EventLog:
 
 
 def is_shown(event: Event, grant: Grant) -> bool:
-    """True if `grant` may see an event."""
-    return grant.sees_all or (bool(event.account) and grant.sees(event.account))
+    """True if `grant` may see an event: an advisory as a client could, a line of the log as all
+    advisories."""
+    if not (grant.sees_all or (event.account and grant.sees(event.account))):
+        return False
+    is_advisory = event.subject.startswith(_PREFIX)
+    return grant.may_hear(event.subject if is_advisory else f"{_PREFIX}>")
 
 
 def advisory_text(subject: str, payload: bytes) -> str:

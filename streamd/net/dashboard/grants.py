@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from streamd.config.user_options import Permissions
@@ -26,6 +26,11 @@ class Grant:
     source: tuple[str, str] = ("", "")
     proof: str = ""
     expires_ns: int = 0  # unix time, as the service that let it in says; 0: never
+    _rights: UserRights | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rights = UserRights(self.permissions) if self.permissions is not None else None
+        object.__setattr__(self, "_rights", rights)  # which remembers its verdicts
 
     @property
     def role(self) -> str:
@@ -44,9 +49,11 @@ class Grant:
     def may_request(self, subject: str) -> bool:
         """True if a client with this login could make a request on `subject`: the dashboard is no
         way around a user's permissions."""
-        if self.permissions is None:
-            return True
-        return UserRights(self.permissions).may_publish(subject.encode(), now_ns=0)
+        return self._rights is None or self._rights.may_publish(subject.encode(), now_ns=0)
+
+    def may_hear(self, subject: str) -> bool:
+        """True if a client with this login could subscribe to `subject`."""
+        return self._rights is None or self._rights.may_subscribe(subject.encode(), b"")
 
 
 def grant_of(identity: Identity, system_account: str, name: str) -> Grant:

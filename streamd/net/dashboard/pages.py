@@ -51,7 +51,7 @@ from streamd.net.dashboard.stream_table import StreamTable
 from streamd.net.dashboard.surroundings import Surroundings
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.query import Query
-from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode, gather
+from streamd.net.monitoring.sliced_pages import Slicer, Steps, encode, gather, looked_at
 from streamd.net.monitoring.stats import Connection
 from streamd.node.clock import Clock
 from streamd.node.ports import StreamHandle
@@ -229,12 +229,7 @@ class Pages:
         """Build a page of the consumers."""
         parts, wait = self.parts, self._slicer.wait
         wanted = read_list_query(query, consumer_documents.SORTS)
-        assets: Sequence[StreamAsset] = await wait(parts.table.assets(grant))
-        if grant.permissions is not None:
-            assets = [
-                asset for asset in assets
-                if grant.may_request(f"$JS.API.CONSUMER.LIST.{asset.name}")
-            ]  # fmt: skip
+        assets = await wait(_with_consumers(grant, await wait(parts.table.assets(grant))))
         rows: list[AnyRow] = [*await wait(parts.consumers.rows(assets))]
         rows += await self._remote_consumers(assets)
         keys = _keys(parts.consumers.sort_key, consumer_documents.SORTS)
@@ -390,6 +385,19 @@ def _keys(
     sort_key: Callable[..., str | int | float], fields: Iterable[str]
 ) -> dict[str, Callable[..., str | int | float]]:
     return {field: partial(sort_key, field) for field in fields}
+
+
+def _with_consumers(grant: Grant, assets: Sequence[StreamAsset]) -> Steps[Sequence[StreamAsset]]:
+    """Collect the streams of which `grant` may list consumers."""
+    if grant.permissions is None:
+        return assets
+    found = []
+    for asset in looked_at(assets):
+        if asset is None:
+            yield
+        elif grant.may_request(f"$JS.API.CONSUMER.LIST.{asset.name}"):
+            found.append(asset)
+    return found
 
 
 def _text_of_stream(asset: StreamAsset) -> str:

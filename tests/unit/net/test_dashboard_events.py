@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from streamd import limits
+from streamd.config.options import Permissions
 from streamd.net.dashboard.event_log import EventLog, advisory_text
 from streamd.net.dashboard.grants import OPEN, Grant
 
@@ -86,6 +88,28 @@ def test_what_concerns_no_stream_is_for_operators_alone() -> None:
     bed.log.on_line("WRN", "low on disk", {})
     bed.log.on_line("WRN", "of a group that is gone", {"group": 99})
     assert len(bed.shown()) == 2 and bed.shown(OF_A) == []
+
+
+def test_an_event_is_shown_to_whom_may_subscribe_to_it() -> None:
+    """A user's permissions hold: the dashboard is no way around them."""
+    bed = Bed()
+    bed.log.watch()
+    bed.log.on_line("ERR", "replica has drifted", {"group": 7})
+    for name in (b"S", b"T"):
+        bed.spaces["A"].publish(b"$JS.EVENT.ADVISORY.STREAM.CREATED." + name, b"{}")
+
+    def shown(**lists: list[bytes]) -> list[str]:
+        return [subject for _, subject, _ in bed.shown(replace(OF_A, permissions=_may(**lists)))]
+
+    of_s, of_t = (f"$JS.EVENT.ADVISORY.STREAM.CREATED.{name}" for name in "ST")
+    assert shown() == shown(subscribe_allow=[b">"]) == [of_t, of_s, "A > S"]
+    assert shown(subscribe_allow=[b"_INBOX.>"]) == shown(subscribe_deny=[b"$JS.EVENT.>"]) == []
+    assert shown(subscribe_allow=[of_s.encode()]) == [of_s]
+    assert shown(subscribe_deny=[of_s.encode()]) == [of_t, "A > S"]
+
+
+def _may(**lists: list[bytes]) -> Permissions:
+    return Permissions(**lists)  # type: ignore[arg-type]
 
 
 def test_advisories_are_listened_to_while_somebody_looks() -> None:
