@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamd.errors import JsError
 from streamd.limits import (
@@ -63,6 +63,21 @@ _WHOLE: Final = 1 << 62
 _KNOWN_WITHOUT_ASKING: Final = ("", "account", "name", "leader")
 
 
+class ConsumersTold(NamedTuple):
+    """Rows of the consumers of some streams, as their leader told them."""
+
+    told_s: float
+    uids: frozenset[Uid]  # of the streams
+    rows: Sequence[Document]
+
+    def holds(self, uids: Sequence[Uid], now_s: float) -> bool:
+        """True if it is fresh, and about all of these streams: users of one account see fewer."""
+        return now_s - self.told_s < DASHBOARD_FRESH_S and self.uids.issuperset(uids)
+
+
+_NOTHING_TOLD: Final = ConsumersTold(-DASHBOARD_FRESH_S, frozenset(), ())
+
+
 class StreamPages:
     """Parts that need a node: made when there is one."""
 
@@ -98,8 +113,8 @@ class Pages:
         self._servers = ServerDocuments(around, Rates(monotonic_s))
         self._nodes_asked_s = -DASHBOARD_OVERVIEW_S
         self._nodes_told: dict[NodeId, tuple[float, Document]] = {}
-        # Rows of consumers of streams without a replica here, by leader: when they were told.
-        self._consumers_told: dict[NodeId, tuple[float, list[Document]]] = {}
+        # Of streams without a replica here, by leader.
+        self._consumers_told: dict[NodeId, ConsumersTold] = {}
 
     @property
     def has_streams(self) -> bool:
@@ -247,19 +262,20 @@ class Pages:
                 if leader and leader != node.server_name:
                     by_leader.setdefault(leader, []).append(asset.uid)
         stale = {
-            name: uids[:DASHBOARD_REMOTE_ROWS]
+            name: uids
             for name, uids in by_leader.items()
-            if now - self._consumers_told.get(name, (-DASHBOARD_FRESH_S, []))[0]
-            >= DASHBOARD_FRESH_S
+            if not self._consumers_told.get(name, _NOTHING_TOLD).holds(uids, now)
         }
-        for name, answer in (await parts.questions.ask_all(stale, CONSUMERS)).items():
-            if isinstance(answer, list):
-                self._consumers_told[name] = now, [row for row in answer if isinstance(row, dict)]
+        rows: dict[NodeId, list[Document]] = {}
+        async for name, _, answer in parts.questions.ask_about(stale, CONSUMERS):
+            rows.setdefault(name, []).extend(row for row in answer if isinstance(row, dict))
+        for name, told in rows.items():
+            self._consumers_told[name] = ConsumersTold(now, frozenset(stale[name]), told)
         known = {(asset.account, asset.name) for asset in assets}
         return [
             row
             for name in by_leader
-            for row in self._consumers_told.get(name, (0.0, []))[1]
+            for row in self._consumers_told.get(name, _NOTHING_TOLD).rows
             if (row.get("account"), row.get("stream")) in known
         ]
 

@@ -12,11 +12,11 @@ A node that does not answer within a moment is left out: the page says so, and d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from streamd.errors import JsError, StreamdError
-from streamd.limits import DASHBOARD_ANSWER_S
+from streamd.limits import DASHBOARD_ANSWER_S, DASHBOARD_REMOTE_ROWS
 from streamd.net.monitoring.query import BadQuery
 from streamd.net.monitoring.sliced_pages import Slicer, Steps, whole
 from streamd.node.ports import Answer, NodeHandle
@@ -114,16 +114,6 @@ class PeerQuestions:
     def __init__(self, node: NodeHandle) -> None:
         self._node = node
 
-    def others(self) -> list[NodeId]:
-        """Return the nodes with a link, sorted."""
-        peers = self._node.peers
-        return peers.nodes() if peers is not None else []
-
-    def is_up(self, name: NodeId) -> bool:
-        """True while there is a link to a node."""
-        peers = self._node.peers
-        return peers is not None and peers.is_up(name)
-
     async def ask(self, name: NodeId, method: str, args: Sequence[object]) -> object:
         """Return the answer of a node; None: it gave none in time, or knows no such question."""
         peers = self._node.peers
@@ -154,6 +144,24 @@ class PeerQuestions:
             for name in names:
                 asking.create_task(ask(name), name=f"dashboard-ask-{name}")
         return answers
+
+    async def ask_about(
+        self, streams: Mapping[NodeId, Sequence[Uid]], method: str
+    ) -> AsyncIterator[tuple[NodeId, Sequence[Uid], list[object]]]:
+        """Ask nodes about streams, so many at a time; iterates over (node, streams, answer).
+
+        Who gives no answer is not asked for the rest: a page would wait for each."""
+        while streams:
+            asked = {name: uids[:DASHBOARD_REMOTE_ROWS] for name, uids in streams.items()}
+            answers = await self.ask_all(asked, method)
+            for name, answer in answers.items():
+                if isinstance(answer, list):
+                    yield name, asked[name], answer
+            streams = {
+                name: uids[DASHBOARD_REMOTE_ROWS:]
+                for name, uids in streams.items()
+                if name in answers and len(uids) > DASHBOARD_REMOTE_ROWS
+            }
 
     async def page(
         self, name: NodeId, page: str, account: str, stream: str, query: Mapping[str, str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from streamd.limits import DASHBOARD_FRESH_S, DASHBOARD_REMOTE_ROWS
+from streamd.limits import DASHBOARD_FRESH_S
 from streamd.machine.meta import StreamAsset
 from streamd.net.dashboard.grants import Grant
 from streamd.net.dashboard.peer_questions import ROWS, PeerQuestions
@@ -129,19 +129,10 @@ class StreamTable:
                 found[asset.uid] = row
                 continue
             asked.setdefault(leader, []).append(asset.uid)
-        while asked:
-            chunk = {name: uids[:DASHBOARD_REMOTE_ROWS] for name, uids in asked.items()}
-            answers = await self._questions.ask_all(chunk, ROWS)
-            for name, answer in answers.items():
-                if isinstance(answer, list) and len(answer) == len(chunk[name]):
-                    rows = zip(chunk[name], answer, strict=True)
-                    told = {uid: row for uid, row in rows if isinstance(row, dict)}
-                    found |= told
-                    self._told |= {uid: (now, row) for uid, row in told.items()}
-            # Who gave no answer is not asked for the rest: the page would wait for each.
-            asked = {
-                name: uids[DASHBOARD_REMOTE_ROWS:]
-                for name, uids in asked.items()
-                if name in answers and len(uids) > DASHBOARD_REMOTE_ROWS
-            }
+        async for _, uids, answer in self._questions.ask_about(asked, ROWS):
+            if len(answer) == len(uids):
+                rows = zip(uids, answer, strict=True)
+                told = {uid: row for uid, row in rows if isinstance(row, dict)}
+                found |= told
+                self._told |= {uid: (now, row) for uid, row in told.items()}
         return found
