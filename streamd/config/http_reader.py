@@ -70,7 +70,7 @@ def _user(entry: Value, blocks: KeyBlocks, path: str) -> HttpUser:
             "user|username": put_in(fields, "name", as_text),
             "pass|password": put_in(fields, "password", _secret),
             "role": put_in(fields, "is_administrator", _is_administrator),
-            "account": put_in(fields, "account", as_text),
+            "account": put_in(fields, "account", _account),
         },
         f"{path}users.",
     )
@@ -86,6 +86,14 @@ def _is_administrator(value: Value) -> bool:
             f'"{value.key}" must be {" or ".join(map(quoted, _ROLES))}, not {quoted(role)}'
         )
     return role == "administrator"
+
+
+def _account(value: Value) -> str:
+    """A name: an empty one, as of a variable that is not set, would show all accounts."""
+    name = as_text(value)
+    if not name:
+        raise value.error(f'"{value.key}" must not be empty')
+    return name
 
 
 def _secret(value: Value) -> str:

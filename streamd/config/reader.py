@@ -225,7 +225,10 @@ class _Reader:
             # Not needed, hence not imported, by a server that only gives an address.
             from streamd.config.http_reader import read_http
 
-            host, port, self._options.http_logins = read_http(value, self._blocks)
+            host, port, logins = read_http(value, self._blocks)
+            if logins and self._options.http_logins:
+                raise value.error(f'"{value.key}" must not have logins beside another block\'s')
+            self._options.http_logins = logins or self._options.http_logins
         else:
             host, port = as_host_port(value)
         if host is not None:

@@ -31,6 +31,9 @@ def test_a_block_has_an_address_and_logins() -> None:
     assert [user.name for user in o.http_logins.users] == ["a"]
     o = options("http_port: 8222\nhttp { token: t }")
     assert (o.http_port, o.http_logins.token) == (8222, "t")
+    for text in ("http { token: t }\nhttps { port: 1 }", "https { port: 1 }\nhttp { token: t }"):
+        o = options(f"{text}\ntls {{ cert_file: c, key_file: k }}")
+        assert (o.https_port, o.http_logins.token) == (1, "t")
     for text in ("http: 8222", 'http: "0.0.0.0:8222"', "http {}"):
         assert not options(text).http_logins
 
@@ -52,6 +55,14 @@ def test_a_block_has_an_address_and_logins() -> None:
         (
             "http { users: [{ user: a, password: b }, { user: a, password: c }] }",
             'Duplicate user "a" detected',
+        ),
+        (
+            "http { users: [{ user: a, password: b, account: '' }] }",
+            '"http.users.account" must not be empty',
+        ),
+        (
+            "http { token: a }, https { token: b }",
+            "must not have logins beside another block's",
         ),
         ("http { user: a }", 'unknown field "user": did you mean "users"?'),
     ],
