@@ -34,7 +34,7 @@ from streamd.net.dashboard.doorkeeper import (
 )
 from streamd.net.dashboard.event_log import Event, EventLog, is_shown
 from streamd.net.dashboard.grants import OPEN, READER, Grant
-from streamd.net.dashboard.logins import Logins
+from streamd.net.dashboard.logins import Busy, Logins
 from streamd.net.dashboard.message_pages import read_filter
 from streamd.net.dashboard.pages import Pages
 from streamd.net.dashboard.peer_questions import Elsewhere, NotFound
@@ -274,7 +274,11 @@ class Dashboard:
         words = [body.get(name, "") for name in ("user", "password", "token")]
         user, password, token = (word if isinstance(word, str) else "" for word in words)
         self._throttle.begin(source)
-        grant = await self._logins.log_in(user, password, token, source)
+        try:
+            grant = await self._logins.log_in(user, password, token, source)
+        except Busy as err:
+            self._throttle.succeed(source)
+            raise Elsewhere(str(err)) from None
         if grant is None:
             return await self._fail(401, "the login is not right")
         self._throttle.succeed(source)

@@ -36,6 +36,10 @@ HTTP_USER, HTTP_TOKEN, USER, SINGLE, TOKEN, OUTSIDE, NOBODY = (
 """Sources of a login, by which its words in the configuration are found again."""
 
 
+class Busy(Exception):
+    """A login of which nobody could judge at the moment."""
+
+
 class Logins:
     """Judge of the dashboard's logins. One for the life of a server; a reload replaces its rules.
 
@@ -113,7 +117,7 @@ class Logins:
         return hashlib.sha256(words.encode()).hexdigest()
 
     async def log_in(self, name: str, password: str, token: str, ip: str) -> Grant | None:
-        """Return what a login may do; None: it is refused."""
+        """Return what a login may do; None: it is refused. Raises Busy."""
         try:
             f"{name}{password}{token}".encode()
         except UnicodeEncodeError:  # JSON may hold half a character, a configuration does not
@@ -168,7 +172,7 @@ class Logins:
         loop = asyncio.get_running_loop()
         if isinstance(verdict, Check):
             if not self._checks.has_room():
-                return None
+                raise Busy("too many passwords are being checked: try again")
             checked: asyncio.Future[Identity | None] = loop.create_future()
             self._checks.submit(
                 loop,

@@ -48,7 +48,7 @@ class LoginThrottle:
             self._sources.popitem(last=False)
 
     def succeed(self, source: str) -> None:
-        """Count the last try of `source` as none that failed."""
+        """Count the last try of `source` as none that failed: it is let in, or was not judged."""
         failures, _ = self._sources.pop(source, (0, 0.0))
         if failures > 1:
             self._sources[source] = failures - 1, self._clock()

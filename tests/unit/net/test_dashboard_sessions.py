@@ -17,7 +17,7 @@ from streamd.net.client.auth import Identity, TokenFacts
 from streamd.net.client.password_checks import PasswordChecks
 from streamd.net.dashboard.doorkeeper import is_from_here
 from streamd.net.dashboard.grants import OPEN, Grant, grant_of
-from streamd.net.dashboard.logins import Logins
+from streamd.net.dashboard.logins import Busy, Logins
 from streamd.net.dashboard.sessions import Sessions
 from streamd.net.dashboard.throttle import LoginThrottle
 
@@ -250,6 +250,15 @@ def test_where_nobody_logs_in_a_grant_holds_until_somebody_has_to() -> None:
     assert grant.role == "administrator" and judge.is_valid(grant)
     judge.reload(Options(token="t"))
     assert not judge.is_valid(grant) and not judge.is_valid(OPEN)
+
+
+def test_a_password_that_nobody_could_check_is_not_called_wrong() -> None:
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    checks = PasswordChecks()
+    checks.waiting_count = limits.PASSWORD_CHECKS_WAITING_MAX
+    judge = Logins(Options(users=[User("bob", hashed)]), lambda: None, checks)
+    with pytest.raises(Busy):
+        log_in(judge, "bob", "secret")
 
 
 # --- which browser is on this host ----------------------------------------------------------------
