@@ -126,6 +126,7 @@ class EventLog:
     def unlisten(self, token: object) -> None:
         """Take back a `listen`."""
         self._listeners.pop(token, None)
+        self._watched_s = self._monotonic_s()
 
     # --- sources --------------------------------------------------------------------------------
 
