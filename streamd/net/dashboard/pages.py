@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from streamd.errors import JsError
 from streamd.limits import (
     DASHBOARD_ANSWER_S,
     DASHBOARD_FRESH_S,
@@ -382,7 +381,7 @@ class Pages:
         for name in peers.nodes():
 
             def told(found: object, name: NodeId = name) -> None:
-                if isinstance(found, dict) and not isinstance(found, JsError):
+                if isinstance(found, dict):  # else it is an error
                     self._nodes_told[name] = self._monotonic_s(), found
                 unknown.discard(name)
                 if not unknown:
