@@ -5,10 +5,12 @@ Costs a look-up in the stream's index, so it is made when somebody asks, never i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.extension_settings import ack_pending_per_subject
+from streamd.subjects import Matcher
 from streamd.types import Seq
 
 
@@ -25,7 +27,7 @@ def lag_of(consumer: Consumer) -> ConsumerLag:
     """Return how far a consumer is behind. Messages that it has given up are not counted. May raise
     CorruptionError, of a block that does not say what it holds."""
     index = consumer.stream.index
-    undelivered = _first_undelivered(consumer)
+    undelivered = first_undelivered(consumer, index.lookup.next_match)
     pending = consumer.pending
     if ack_pending_per_subject(consumer.config):  # some were delivered out of order
         unacked = min(pending, default=0)
@@ -40,7 +42,9 @@ def lag_of(consumer: Consumer) -> ConsumerLag:
     return ConsumerLag(unprocessed, ts_at(unprocessed), undelivered, undelivered_ts)
 
 
-def _first_undelivered(consumer: Consumer) -> Seq:
+def first_undelivered(consumer: Consumer, next_match: Callable[[Seq, Matcher | None], Seq]) -> Seq:
+    """Return the first message that was not delivered; 0: there is none. `next_match` finds the
+    first one from a sequence on that passes a filter."""
     remaining = consumer.remaining
     if remaining.parked:
         return next(iter(remaining.parked))
@@ -48,4 +52,4 @@ def _first_undelivered(consumer: Consumer) -> Seq:
         return 0
     if remaining.initial_at < len(remaining.initial):
         return remaining.initial[remaining.initial_at]
-    return consumer.stream.index.lookup.next_match(remaining.next_sseq, remaining.matcher)
+    return next_match(remaining.next_sseq, remaining.matcher)

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from streamd.api.times import format_ns, parse_ns
+from streamd.errors import CorruptionError
 from streamd.limits import DASHBOARD_REMOTE_CONSUMERS, DASHBOARD_SCAN_STEP, SLICE_GROUPS
 from streamd.machine.consumers.consumer import Consumer
+from streamd.machine.consumers.consumer_lag import first_undelivered
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.meta import StreamAsset
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
 from streamd.node.clock import Clock
 from streamd.node.ports import StreamHandle
+from streamd.subjects import Matcher
 from streamd.types import Document, Seq
 
 SORTS: Final = (
@@ -111,7 +114,7 @@ class ConsumerDocuments:
         """Return the row of a consumer."""
         now_ns = self._clock.now_ns()
         oldest = next(iter(consumer.pending.values()), None)
-        lag_from = _first_waiting(replica.machine.index, consumer)
+        waiting_ns = _waiting_ns(replica.machine.index, consumer)
         return {
             "account": replica.account,
             "stream": replica.name,
@@ -121,9 +124,7 @@ class ConsumerDocuments:
             "ack_pending": len(consumer.pending),
             "redelivered": len(consumer.redelivered),
             # Since the first message that it was not given yet was stored ...
-            "lag_ns": max(0, now_ns - _stored_ns(replica.machine.index, lag_from))
-            if lag_from
-            else 0,
+            "lag_ns": max(0, now_ns - waiting_ns) if waiting_ns else 0,
             # ... and since the last delivery of the oldest one that is not acked.
             "oldest_ns": max(0, now_ns - oldest[1]) if oldest is not None else 0,
             "paused": consumer.paused_until_ns > now_ns,
@@ -145,17 +146,21 @@ class ConsumerDocuments:
         return node.leader_of(replica.uid) if node.is_clustered else node.server_name
 
 
-def _first_waiting(index: StreamIndex, consumer: Consumer) -> Seq:
-    """Return the first message that a consumer was not given yet; 0: there is none. Of a filter
-    that matches little, the place up to which a bounded search came."""
-    parked = consumer.remaining.parked  # for the sake of their subjects' order
-    if parked:
-        return next(iter(parked))
-    if not consumer.num_pending:
+def _waiting_ns(index: StreamIndex, consumer: Consumer) -> int:
+    """Return since when the first message waits that a consumer was not given yet; 0: there is
+    none, or the disk does not say. Of a filter that matches little, the place up to which a bounded
+    search came."""
+
+    def near_match(start: Seq, matcher: Matcher | None) -> Seq:
+        start = max(start, index.first_seq)
+        found, after = index.lookup.select(start, matcher, 1, DASHBOARD_SCAN_STEP)
+        return found[0][0] if found else min(after, index.last_seq)
+
+    try:
+        seq = first_undelivered(consumer, near_match)
+        return _stored_ns(index, seq) if seq else 0
+    except CorruptionError:  # of one block, which is reported by who reads it
         return 0
-    start = max(consumer.next_sseq, index.first_seq)
-    found, after = index.lookup.select(start, consumer.matcher, 1, DASHBOARD_SCAN_STEP)
-    return found[0][0] if found else min(after, index.last_seq)
 
 
 def _stored_ns(index: StreamIndex, seq: Seq) -> int:
