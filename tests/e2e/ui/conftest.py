@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.cluster import ClusterProcess
+from benchmarks.servers import ServerProcess
 from tests.e2e.ui.dashboard_bed import Page, chromium, fill_cluster, find_programs, ui_url
 from tests.parity.runner import ours_binary
 
@@ -36,6 +38,16 @@ def ui_cluster(
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture
+def alone(ui_browser: Any, tmp_path: Path) -> Iterator[ServerProcess]:
+    """Server of its own for a test, with nothing in it."""
+    if not ours_binary():
+        pytest.skip("streamd is not installed beside this interpreter")
+    with ServerProcess(ours_binary(), directory=tmp_path / "alone") as server:
+        server.start()
+        yield server
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
+from streamd.limits import DASHBOARD_LIVE_MAX
+from tests.browser import Browser
 from tests.e2e.cluster import api
 from tests.e2e.ui.dashboard_bed import Page, store, ui_url
 from tests.parity.runner import ours_binary
@@ -128,7 +130,7 @@ def test_a_node_that_dies_is_told_and_the_page_goes_on_at_another(
 
 
 def test_a_node_that_hangs_is_left_as_well(ui_browser: Any, ui_cluster: ClusterProcess) -> None:
-    """It takes connections and answers none of them."""
+    """The node takes connections and answers none of them."""
     node = ui_cluster.nodes["n3"]
     page = Page(ui_browser, ui_url(node))
     page.open("streams")
@@ -142,6 +144,46 @@ def test_a_node_that_hangs_is_left_as_well(ui_browser: Any, ui_cluster: ClusterP
         node.send(signal.SIGCONT)
     ui_cluster.start()
     page.log()  # requests that were given up
+
+
+def test_a_page_that_is_refused_its_events_asks_at_a_pace(
+    ui_browser: Any, alone: ServerProcess
+) -> None:
+    """A server serves so many event streams: one more page asks once a second, not as fast as it is
+    refused, and is live as soon as others have gone."""
+    page = Page(ui_browser, ui_url(alone))
+    with contextlib.ExitStack() as others:
+        for _ in range(DASHBOARD_LIVE_MAX):
+            others.enter_context(Browser(alone.http_port).stream("live")).wait("overview")
+        page.browser.get(f"{page.url}#/streams")
+        asked = page.until(
+            "const asked = performance.getEntriesByType('resource')"
+            ".filter((entry) => entry.name.endsWith('/api/session'));"
+            "return asked.length >= 5 && asked.map((entry) => entry.startTime)"
+        )
+        assert asked[4] - asked[1] > 2500
+    page.see("#live", ": live")
+    page.log()  # the refusals
+
+
+def test_a_tail_goes_on_once_its_stream_is_back(ui_browser: Any, alone: ServerProcess) -> None:
+    """The stream is deleted, so the server refuses its tail; then it is created again."""
+    config = {"name": "BACK", "subjects": ["back"]}
+    page = Page(ui_browser, ui_url(alone))
+    with Wire(alone.port) as wire:
+        wire.api("STREAM.CREATE.BACK", config)
+        page.open("streams/%24G/BACK?tab=tail")
+        page.see("[role=status]", "Listening")
+        wire.api("STREAM.DELETE.BACK")
+        page.see("[role=status]", "trying again")
+        # Once refused, which is the second time, a browser by itself asks no more.
+        page.until(
+            "return performance.getEntriesByType('resource')"
+            ".filter((entry) => entry.name.includes('/BACK/tail')).length >= 3"
+        )
+        wire.api("STREAM.CREATE.BACK", config)
+        page.see("[role=status]", "Listening")
+    page.log()  # the refusals
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster import ClusterProcess
+from benchmarks.servers import ServerProcess
 from tests.e2e.cluster import api
-from tests.e2e.ui.dashboard_bed import HOSTILE, Page, hostile_client, store
+from tests.e2e.ui.dashboard_bed import HOSTILE, Page, hostile_client, store, ui_url
+from tests.waiting import until
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -105,7 +107,7 @@ def test_messages_are_read_by_sequence_subject_and_time(page: Page) -> None:
 
 
 def test_a_tail_shows_what_is_stored_now(page: Page, ui_cluster: ClusterProcess) -> None:
-    """By its filter, and nothing else."""
+    """Messages that its filter matches, and no others."""
     config = {"name": "TAILED", "subjects": ["tailed.>"], "num_replicas": 3}
     api(ui_cluster, "STREAM.CREATE.TAILED", config)
     page.open("streams/%24G/TAILED?tab=tail")
@@ -124,8 +126,67 @@ def test_a_tail_shows_what_is_stored_now(page: Page, ui_cluster: ClusterProcess)
     assert "not this" not in "".join(page.texts("#tail"))
 
 
+def test_older_and_newer_lead_back_from_where_nothing_is(
+    ui_browser: Any, alone: ServerProcess
+) -> None:
+    """Beyond the last message, and before the first that is still there."""
+    with Wire(alone.port) as wire:
+        wire.api("STREAM.CREATE.SHORT", {"name": "SHORT", "subjects": ["short"], "first_seq": 11})
+        for _ in range(60):
+            store(wire, "short", b"x")
+    page = Page(ui_browser, ui_url(alone))
+    page.open("streams/%24G/SHORT?tab=messages")
+    first = "return document.querySelector('#messages details')?.dataset.seq === arguments[0]"
+    page.until(first, "11")
+    page.click("#older")
+    page.see("[role=status]", "No messages there")
+    page.click("#newer")
+    page.until(first, "11")
+    page.click("#newest")
+    page.until(first, "46")
+    page.click("#newer")
+    page.see("[role=status]", "No messages there")
+    page.click("#older")
+    page.until(first, "46")
+
+
+def test_a_filtered_tail_says_that_messages_were_left_out(
+    ui_browser: Any, alone: ServerProcess
+) -> None:
+    """More of them match than a page can show: the server does not count them, so it is "some"."""
+    with Wire(alone.port) as wire:
+        wire.api("STREAM.CREATE.RUSH", {"name": "RUSH", "subjects": ["rush.>"]})
+        page = Page(ui_browser, ui_url(alone))
+        page.open("streams/%24G/RUSH?tab=tail")
+        page.fill("#tail-subject", "rush.*")
+        page.click("form button[type=submit]")
+        page.see("[role=status]", "Listening")
+
+        def publish_seen() -> bool:
+            # In one chunk, hence one entry of the log: no look comes between them.
+            wire.send(b"PUB rush.x 1\r\nx\r\n" * 300)
+            wire.fence(20)
+            return "some left out" in "".join(page.texts("[role=status]"))
+
+        until(publish_seen, "left out")
+
+
+def test_the_order_of_a_table_outlives_a_reload(ui_browser: Any, alone: ServerProcess) -> None:
+    """Ascending too, where a table is descending at first."""
+    page = Page(ui_browser, ui_url(alone))
+    page.open("connections")
+    order = "return document.querySelector('[data-sort=pending]').getAttribute('aria-sort')"
+    page.until(f"{order} === 'descending'")
+    page.click("[data-sort=pending] button")
+    page.until(f"{order} === 'ascending'")
+    page.browser.refresh()
+    page.see("#live", ": live")
+    page.see(LOADED, "Pending")
+    assert page.run(order) == "ascending"
+
+
 def test_consumers_buckets_connections_and_groups(page: Page, ui_cluster: ClusterProcess) -> None:
-    """What waits and is in flight; keys and their history; who is connected; where Raft is."""
+    """Messages that wait and are in flight; keys and their history; clients; positions of Raft."""
     page.open(CONSUMER)
     page.see("main", "5 delivered, not acknowledged yet")
     page.see("#config", '"billing"')
@@ -192,7 +253,7 @@ def test_each_page_has_contrast(page: Page, scheme: str) -> None:
 
 
 def test_the_scheme_can_be_chosen(page: Page) -> None:
-    """Against the system's, and it holds for the next visit."""
+    """The choice goes before the system's, and holds for the next visit."""
     page.open("overview")
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = page.run(ground)

@@ -6,6 +6,7 @@ import { ApiError, get } from "./api.js";
 const SILENT_MS = 1700; // an overview comes each second
 const CHECK_MS = 150;
 const PROBE_MS = 1000;
+const REOPEN_MS = 1000; // after a refusal: a node serves so many event streams, and no more
 const KEPT = 180; // samples of rates: three minutes
 const KEPT_EVENTS = 200;
 
@@ -19,7 +20,9 @@ export const live = {
 const listeners = new Map();
 let source = null;
 let heard = 0;
+let hasHeard = false; // anything of this source
 let checking = 0;
+let reopening = 0;
 let isProbing = false;
 let peers = [];
 let server = {};
@@ -52,6 +55,7 @@ export function start(session) {
 
 export function stop() {
   clearInterval(checking);
+  clearTimeout(reopening);
   source?.close();
   source = null;
   enter("closed");
@@ -69,11 +73,14 @@ document.addEventListener("visibilitychange", () => {
 
 function open() {
   source?.close();
+  clearTimeout(reopening);
   heard = performance.now();
+  hasHeard = false;
   if (live.state !== "lost") enter("opening");
   source = new EventSource("api/live");
   source.addEventListener("overview", (message) => {
     heard = performance.now();
+    hasHeard = true;
     take(JSON.parse(message.data));
   });
   source.addEventListener("event", (message) => {
@@ -90,7 +97,7 @@ function open() {
     // The server may have ended a stream that it still serves: ask before anything is said.
     source?.close();
     source = null;
-    probe();
+    probe({ isRefused: !hasHeard });
   };
 }
 
@@ -114,8 +121,9 @@ function check() {
   }
 }
 
-/** Ask this node whether it is there; while it is not, look for another that is. */
-async function probe() {
+/** Ask this node whether it is there; while it is not, look for another that is. One that is there
+ * and refused the stream is asked for it again after a moment. */
+async function probe({ isRefused = false } = {}) {
   if (isProbing || live.state === "closed") return;
   isProbing = true;
   let last = null;
@@ -133,6 +141,8 @@ async function probe() {
   } else if (last.login === "needed") {
     stop();
     tell("ended");
+  } else if (isRefused) {
+    reopening = setTimeout(() => live.state !== "closed" && !document.hidden && open(), REOPEN_MS);
   } else open();
 }
 

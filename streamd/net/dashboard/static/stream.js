@@ -12,6 +12,7 @@ import { to } from "./route.js";
 import { copyState, digestState, healthState } from "./streams.js";
 
 const TAIL_KEPT = 200;
+const TAIL_AGAIN_MS = 2000;
 const BATCH = 25;
 
 const REPLICAS = [
@@ -162,13 +163,16 @@ function browser(panel, words, signal) {
       const found = await get([...words, "messages"], { query: { subject: subject.value.trim(), direction, limit: BATCH, ...query }, signal });
       const items = [...found.items].sort((one, other) => one.seq - other.seq);
       const isForth = direction === "next";
-      if (items.length) {
-        older = items[0].seq - 1;
-        newer = items.at(-1).seq + 1;
+      // Where nothing is found the other way leads back to where this one began. A search ends after
+      // so many messages that do not match; the answer says where it came to.
+      const end = found.last_seq;
+      if (isForth) {
+        older = (items[0]?.seq ?? Number(query.seq ?? end + 1)) - 1;
+        newer = found.next ?? (items.at(-1)?.seq ?? end) + 1;
+      } else {
+        older = found.next ?? (items[0]?.seq ?? 1) - 1;
+        newer = (items.at(-1)?.seq ?? Math.min(query.seq ?? end, end)) + 1;
       }
-      // A search ends after so many messages that do not match; the answer says where it came to.
-      if (found.next && isForth) newer = found.next;
-      if (found.next && !isForth) older = found.next;
       list.replaceChildren(...items.map(messageView));
       const range = items.length ? `${count(items.length)} messages, ${count(items[0].seq)} to ${count(items.at(-1).seq)}` : "No messages there";
       said.textContent = items.length || !found.next ? `${range}.` : `${range} up to ${count(found.next)}; the search can go on from there.`;
@@ -208,21 +212,36 @@ function tail(panel, words, signal) {
   const list = h("div", { id: "tail" });
   const said = h("p", { role: "status" });
   const pause = h("button", { type: "button", "aria-pressed": "false", id: "tail-pause" }, "Pause");
+  const wrong = h("p", { class: "error", role: "alert" });
   let source = null;
+  let again = 0;
   let seen = 0;
   let skipped = 0;
+  let isUncounted = false; // of a filter the server does not count what it leaves out
   let isPaused = false;
 
   const say = (words_) => {
-    said.textContent = `${words_} ${count(seen)} shown${skipped ? `, ${count(skipped)} left out: more came than can be read` : ""}.`;
+    const left = skipped ? count(skipped) : isUncounted ? "some" : "";
+    said.textContent = `${words_} ${count(seen)} shown${left ? `, ${left} left out: more came than can be read` : ""}.`;
   };
 
   function open() {
     source?.close();
+    clearTimeout(again);
     if (signal.aborted) return;
     source = new EventSource(url([...words, "tail"], { filter: subject.value.trim() }));
-    source.onopen = () => say("Listening.");
-    source.onerror = () => say("No connection; trying again.");
+    source.onopen = () => {
+      wrong.textContent = "";
+      say("Listening.");
+    };
+    source.onerror = () => {
+      say("No connection; trying again.");
+      // Browsers themselves ask again after a connection that broke, never after a refusal.
+      if (source.readyState === EventSource.CLOSED) again = setTimeout(open, TAIL_AGAIN_MS);
+    };
+    source.addEventListener("failed", (message) => {
+      wrong.textContent = JSON.parse(message.data).message;
+    });
     source.addEventListener("message", (message) => {
       if (isPaused) return;
       seen += 1;
@@ -231,7 +250,9 @@ function tail(panel, words, signal) {
       say("Listening.");
     });
     source.addEventListener("skipped", (message) => {
-      skipped += JSON.parse(message.data).count ?? 0;
+      const left = JSON.parse(message.data).count;
+      if (left === null) isUncounted = true;
+      else skipped += left;
       say("Listening.");
     });
   }
@@ -247,13 +268,18 @@ function tail(panel, words, signal) {
     list.replaceChildren();
     seen = 0;
     skipped = 0;
+    isUncounted = false;
     open();
   });
-  signal.addEventListener("abort", () => source?.close());
+  const close = () => {
+    source?.close();
+    clearTimeout(again);
+  };
+  signal.addEventListener("abort", close);
   // A page that the browser keeps to go back to gives its connection away.
-  addEventListener("pagehide", () => source?.close(), { signal });
+  addEventListener("pagehide", close, { signal });
   addEventListener("pageshow", (event) => event.persisted && open(), { signal });
-  panel.append(form, said, list);
+  panel.append(form, wrong, said, list);
   say("Connecting.");
   open();
 }

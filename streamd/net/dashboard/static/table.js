@@ -71,7 +71,7 @@ export function serverTable(host, { words, caption, columns, key, href, signal, 
   const asked = {
     filter: query.get("filter") ?? "",
     sort: query.get("sort") ?? start.sort ?? "",
-    descending: (query.get("descending") ?? start.descending ?? "") ? "1" : "",
+    descending: (query.has("sort") ? query.get("descending") : start.descending) ? "1" : "",
     offset: Math.max(0, Number(query.get("offset")) || 0),
     limit: SIZES.includes(Number(query.get("limit"))) ? Number(query.get("limit")) : 50,
   };
