@@ -143,7 +143,7 @@ def test_another_name_is_everywhere() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 5])
 def test_the_configuration_is_accepted(tmp_path: Path, replicas: int) -> None:
-    """By `streamd -t --strict`, with TLS and with what is appended."""
+    """`streamd -t --strict` takes it, with TLS and with what is appended."""
     values = ("tls.existingSecret=t", "extraConfig=max_payload: 2MB")
     found = rendered(*WITH_SECRET, f"replicas={replicas}", *values)
     text = found["ConfigMap", "streamd"]["data"]["streamd.conf"]

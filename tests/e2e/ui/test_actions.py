@@ -1,4 +1,4 @@
-"""What an administrator does on the dashboard, each thing after its name was typed; logins."""
+"""Actions of an administrator on the dashboard, each after a name was typed; logins."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_purge_asks_for_the_name(page: Page, ui_cluster: ClusterProcess) -> No
 
 
 def test_leaders_step_down(page: Page, ui_cluster: ClusterProcess) -> None:
-    """Of a stream and of the meta group: another node leads then, and the page shows it."""
+    """Leaders of a stream and of the meta group: another node leads then, and the page shows it."""
     config = {"name": "MOVED", "subjects": ["moved"], "num_replicas": 3}
     api(ui_cluster, "STREAM.CREATE.MOVED", config)
     page.open("streams/%24G/MOVED")
@@ -68,7 +68,7 @@ def test_leaders_step_down(page: Page, ui_cluster: ClusterProcess) -> None:
 
 
 def test_a_consumer_pauses_and_resumes(page: Page, ui_cluster: ClusterProcess) -> None:
-    """Until a time that the dialog asks for."""
+    """Pauses last until a time that the dialog asks for."""
     config = {"durable_name": "halted", "ack_policy": "explicit"}
     api(ui_cluster, "CONSUMER.CREATE.ORDERS.halted", {"stream_name": "ORDERS", "config": config})
     page.open("consumers/%24G/ORDERS/halted")
