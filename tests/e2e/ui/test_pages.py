@@ -171,6 +171,23 @@ def test_a_filtered_tail_says_that_messages_were_left_out(
         until(publish_seen, "left out")
 
 
+def test_names_that_look_alike_have_a_row_each(ui_browser: Any, alone: ServerProcess) -> None:
+    """Two keys that are no UTF-8 are shown as the same text: two rows, however often they are
+    fetched."""
+    with Wire(alone.port) as wire:
+        wire.api("STREAM.CREATE.KV_RAW", {"name": "KV_RAW", "subjects": ["$KV.RAW.>"]})
+        wire.send(b"PUB $KV.RAW.a\xff 1\r\nx\r\nPUB $KV.RAW.a\xfe 1\r\nx\r\n")
+        wire.fence(20)
+    page = Page(ui_browser, ui_url(alone))
+    page.open("kv/%24G/RAW")
+    page.see(LOADED, "a\ufffd")
+    page.until(
+        "return performance.getEntriesByType('resource')"
+        ".filter((entry) => entry.name.includes('/keys?')).length >= 3"
+    )
+    assert page.count(f"{LOADED} tbody tr") == 2
+
+
 def test_the_order_of_a_table_outlives_a_reload(ui_browser: Any, alone: ServerProcess) -> None:
     """Ascending too, where a table is descending at first."""
     page = Page(ui_browser, ui_url(alone))

@@ -14,11 +14,13 @@ const filled = (column, item) => h("td", { class: column.numeric ? "number" : nu
 /** Bring the rows of `body` to `items`; rows and cells that stay the same are not touched. */
 export function fillRows(body, columns, items, { key, href }) {
   const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const stale = new Set(body.rows); // names that are no UTF-8 may be shown alike: more rows than keys
   const focused = document.activeElement?.closest?.("tr")?.dataset.key;
   const wanted = items.map((item) => {
     const id = String(key(item));
     const row = old.get(id) ?? h("tr", { "data-key": id, tabindex: -1 });
     old.delete(id);
+    stale.delete(row);
     if (href) row.dataset.href = href(item);
     columns.forEach((column, at) => {
       const next = filled(column, item);
@@ -28,7 +30,7 @@ export function fillRows(body, columns, items, { key, href }) {
     });
     return row;
   });
-  old.forEach((row) => row.remove());
+  stale.forEach((row) => row.remove());
   wanted.forEach((row, at) => {
     if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
   });
