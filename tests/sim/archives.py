@@ -20,7 +20,7 @@ from streamd.archives.archive_records import (
     ArchiveError,
     Row,
 )
-from streamd.types import META_UID, Index, Msg, Seq, Uid
+from streamd.types import Index, Msg, Seq, Uid
 from tests.sim import plan
 from tests.sim.cuts import cut_of
 from tests.sim.plan import ALWAYS, Document, Plan
@@ -80,7 +80,7 @@ class ArchivesClient(Client):
         self._restored = f"R-{name.decode()}"
 
     def _wait_longer(self) -> None:
-        """What is under way takes more than other operations."""
+        """Have more patience than with other operations."""
         self._operation += 1
         self.world.after(PATIENCE_US, self._timed_out, self._operation)
 
@@ -217,11 +217,7 @@ class ArchivesClient(Client):
         process.schedule(0, process.wires.send, to, [(to, reply, b"", chunk)])
 
     def _check_restored(self, archive: _Archive) -> None:
-        meta = self.ledger.checkers.truths[META_UID].machine
-        uid = next(
-            (each.uid for each in meta.streams_by_uid.values() if each.name == self._restored), 0
-        )
-        truth = self.ledger.checkers.truths.get(uid)
+        truth = self.ledger.checkers.named(self._restored)
         need(truth is not None, f"{self._restored} is said to be whole, and is not there")
         assert truth is not None
         wanted: dict[Seq, Msg] = {row[0]: row[2:] for row in archive.rows}

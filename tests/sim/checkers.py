@@ -9,7 +9,7 @@ at each index is what any replica at that index must have, however it got there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
 
@@ -164,6 +164,31 @@ class Checkers:
         self.forfeited: set[Uid] = set()
         self._forgot: dict[Uid, set[NodeId]] = {}  # of a stream in memory: who must be told again
         self._seen: dict[int, tuple[Group, Index]] = {}  # by id(group): applied when last looked at
+
+    # --- streams by name --------------------------------------------------------------------
+
+    def uid_of(self, name: str) -> Uid:
+        """Return the uid of the stream that has a name now. Raises Violation if none has."""
+        asset = self._asset_of(name)
+        if asset is None:
+            raise Violation(f"no stream has the name {name}")
+        return asset.uid
+
+    def named(self, name: str) -> Truth | None:
+        """Return what is committed to the stream that has a name now, if anything is."""
+        asset = self._asset_of(name)
+        return self.truths.get(asset.uid) if asset is not None else None
+
+    def truth_of(self, name: str) -> Truth:
+        """Return the same. Raises Violation if there is nothing."""
+        truth = self.named(name)
+        if truth is None:
+            raise Violation(f"nothing was ever committed to {name}")
+        return truth
+
+    def _asset_of(self, name: str) -> StreamAsset | None:
+        assets: Iterable[StreamAsset] = self.truths[META_UID].machine.streams_by_uid.values()
+        return next((asset for asset in assets if asset.name == name), None)
 
     # --- streams in memory ------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from streamd.store.frames.keyring import EncryptionKeys
 from streamd.types import META_UID, Msg, NodeId, StoredMsg, Uid
 from tests.sim.archives import ArchivesClient, await_none_restoring, draw_archives
 from tests.sim.checkers import Checkers, Probes
-from tests.sim.copies import CopyChecks, draw_copies
+from tests.sim.copies import CopyChecks, await_copied, draw_copies
 from tests.sim.drain import Drain
 from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
 from tests.sim.feature_worlds import NODES, FeatureClient, FeaturePromises, draw_features
@@ -271,7 +271,7 @@ class SimCluster:
             if self.rng.random() < 0.35:
                 self._lose_one()
             if self._copies is not None:
-                self._copies.await_copied()
+                await_copied(self, self._copies.missing)
                 self._copies.check()
             if self._features is not None:
                 self._features.settle()

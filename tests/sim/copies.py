@@ -7,10 +7,11 @@ is its origin through its filter: in order, each message once, none passed over.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamd.machine.message_headers import get
-from streamd.types import META_UID, Msg, Seq
+from streamd.types import Msg, Seq
 from tests.sim import plan
 from tests.sim.plan import ALWAYS, COMING_AND_GOING, Document, Plan
 from tests.sim.world import SECOND, Violation, need
@@ -45,23 +46,14 @@ class CopyChecks:
     """Compares copies with their origins, by what is committed."""
 
     def __init__(self, cluster: SimCluster) -> None:
-        self._cluster = cluster
         self._world = cluster.world
-
-    def await_copied(self) -> None:
-        """Wait until each copy has all that its origin has."""
-        is_copied = self._cluster.every_ms(100, lambda: not self._missing())
-        if not self._world.run(self._world.now_us + COPIED_US, is_copied):
-            raise Violation(f"after {COPIED_US / SECOND} s not copied: {self._missing()}")
+        self._truth = cluster.checkers.truth_of
 
     def check(self) -> None:
         """Compare every message that a copy ever stored with the origin's."""
         first, second = self._truth(_FIRST), self._truth(_SECOND)
         for name, origin in ((MIRROR, first), (FILTERED, second)):
-            for seq, msg in self._truth(name).content.items():
-                need(seq in origin.content, f"{name} has {seq}, which its origin never had")
-                need(msg == cleaned(origin.content[seq]), f"{name} has another {seq}")
-                self._world.counts["mirrored"] += 1
+            self._world.counts["mirrored"] += check_mirror(name, self._truth(name), origin)
         self._check_sourced({_FIRST: first, _SECOND: second})
 
     def _check_sourced(self, origins: dict[str, Truth]) -> None:
@@ -77,7 +69,7 @@ class CopyChecks:
             need(is_same, f"{SOURCED} {seq} is not {at} of {name}")
             self._world.counts["sourced"] += 1
 
-    def _missing(self) -> str:
+    def missing(self) -> str:
         """Messages that an origin has and a copy never stored."""
         taken: dict[str, set[Seq]] = {_FIRST: set(), _SECOND: set()}
         for msg in self._truth(SOURCED).content.values():
@@ -90,21 +82,30 @@ class CopyChecks:
             (SOURCED, _SECOND, taken[_SECOND]),
         )
         for copy, origin, has in rows:
-            index = self._truth(origin).machine.index
-            live = index.live.seqs(index.first_seq, index.last_seq)
-            lacks = [seq for seq in live if seq not in has]
-            if lacks:
+            if lacks := lacking(self._truth(origin), has):
                 return f"{copy} lacks {lacks[:5]} of {origin}"
         return ""
 
-    def _truth(self, name: str) -> Truth:
-        truths = self._cluster.checkers.truths
-        assets = truths[META_UID].machine.streams_by_uid.values()
-        uid = next(asset.uid for asset in assets if asset.name == name)
-        truth = truths.get(uid)
-        if truth is None:
-            raise Violation(f"nothing was ever committed to {name}")
-        return truth
+
+def await_copied(cluster: SimCluster, missing: Callable[[], str]) -> None:
+    """Wait until nothing is missing: each copy has all that its origin has."""
+    is_copied = cluster.every_ms(100, lambda: not missing())
+    if not cluster.world.run(cluster.world.now_us + COPIED_US, is_copied):
+        raise Violation(f"after {COPIED_US / SECOND} s not copied: {missing()}")
+
+
+def check_mirror(name: str, mirror: Truth, origin: Truth) -> int:
+    """Compare all that a mirror ever stored with its origin's; return how many messages."""
+    for seq, msg in mirror.content.items():
+        need(seq in origin.content, f"{name} has {seq}, which its origin never had")
+        need(msg == cleaned(origin.content[seq]), f"{name} has another {seq}")
+    return len(mirror.content)
+
+
+def lacking(origin: Truth, has: set[Seq]) -> list[Seq]:
+    """Return live messages of an origin that are not among these."""
+    index = origin.machine.index
+    return [seq for seq in index.live.seqs(index.first_seq, index.last_seq) if seq not in has]
 
 
 def _origin_of(msg: Msg) -> tuple[str, Seq]:

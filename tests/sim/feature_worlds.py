@@ -17,14 +17,13 @@ from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.rfc3339 import format_ns
 from streamd.machine.streams.stream import StreamMachine
-from streamd.types import META_UID, Msg, Seq, Uid
+from streamd.types import Msg, Seq, Uid
 from tests.sim import plan
 from tests.sim.plan import COMING_AND_GOING, Document, Plan
 from tests.sim.workload import REPLIES, Client
 from tests.sim.world import MS, SECOND, Violation, need
 
 if TYPE_CHECKING:
-    from tests.sim.checkers import Truth
     from tests.sim.cluster import SimCluster
     from tests.sim.feature_models import FeatureModel
 
@@ -284,11 +283,12 @@ class _Schedule:
 
 
 class FeaturePromises:
-    """What all clients of a run asked for, what they were promised, and whether it was kept.
+    """Requests of all clients of a run, what they were promised, and whether it was kept.
     Implements ports.PublishSink, for what is sent again at the end."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
+        self._checkers = cluster.checkers
         self._world = cluster.world
         self._asked: dict[bytes, tuple[bytes, int]] = {}  # id -> subject, increment
         self._in_doubt: dict[bytes, None] = {}
@@ -344,12 +344,12 @@ class FeaturePromises:
         need(stored == seq, f"{msg_id!r} is acked as {seq}, and stored as {stored}")
 
     def _check_told(self, seq: Seq, total: str) -> None:
-        body = json.loads(self._truth(COUNTERS).content[seq][2])["val"]
+        body = json.loads(self._checkers.truth_of(COUNTERS).content[seq][2])["val"]
         need(body == total, f"{COUNTERS} {seq} is told to be {total}, and is {body}")
 
     def _acked(self, msg_id: bytes, seq: Seq) -> None:
-        uid = self._uid(COUNTERS)
-        self._cluster.ledger.on_ack(uid, seq, self._truth(COUNTERS).content[seq])
+        uid = self._checkers.uid_of(COUNTERS)
+        self._cluster.ledger.on_ack(uid, seq, self._checkers.truth_of(COUNTERS).content[seq])
         self._in_doubt.pop(msg_id, None)
         self._world.counts["increments"] += 1
 
@@ -372,7 +372,7 @@ class FeaturePromises:
             self._world.counts["refused"] += 1
             return
         need(type(outcome) is int, f"schedule {body!r} is answered {outcome}")
-        stored = self._truth(SCHEDULES).content.get(outcome)
+        stored = self._checkers.truth_of(SCHEDULES).content.get(outcome)
         need(
             stored is not None and stored[0] == subject and stored[2] == body,
             f"schedule {body!r} is acked as {outcome}, which holds {stored}",
@@ -386,7 +386,7 @@ class FeaturePromises:
 
     def on_member(self, batch_id: bytes, outcome: Any) -> bool:
         """A member was answered: by what the log says; True if the batch is over."""
-        truth = self._cluster.checkers.truths.get(self._uid(BATCHES))
+        truth = self._checkers.named(BATCHES)
         if isinstance(outcome, JsError):
             self._world.counts["refused"] += 1
             return True
@@ -418,7 +418,7 @@ class FeaturePromises:
 
     def settle(self) -> None:
         """Send again what is in doubt, and wait until no schedule is overdue."""
-        counters = self._cluster.checkers.truths.get(self._uid(COUNTERS))
+        counters = self._checkers.named(COUNTERS)
         stored = self._model(COUNTERS).increments if counters is not None else {}
         for ids in self._together:
             counted = [each for each in ids if each in stored]
@@ -429,7 +429,7 @@ class FeaturePromises:
         self._check_sums()
         self._check_schedules()
         for name in (BATCHES, SCHEDULES, LIVES):
-            truth = self._cluster.checkers.truths.get(self._uid(name))
+            truth = self._checkers.named(name)
             if truth is not None and truth.features is not None:
                 truth.features.check_batches()
                 self._world.counts["expired"] += truth.features.expired
@@ -446,7 +446,7 @@ class FeaturePromises:
         if self._world.now_us < self._sent_us + RESEND_US:
             return
         self._sent_us = self._world.now_us
-        host = self._cluster.leader_of(self._uid(COUNTERS))
+        host = self._cluster.leader_of(self._checkers.uid_of(COUNTERS))
         if host is None or host.process is None or host.node is None:
             return
         handle = host.node.stream(COUNTERS)
@@ -461,7 +461,7 @@ class FeaturePromises:
 
     def _overdue(self) -> str:
         """A schedule whose time is over, by the clock of the leader."""
-        uid = self._uid(SCHEDULES)
+        uid = self._checkers.uid_of(SCHEDULES)
         host = self._cluster.leader_of(uid)
         group = host.node.groups.group_of(uid) if host is not None and host.node else None
         if host is None or group is None:
@@ -483,7 +483,7 @@ class FeaturePromises:
             )
 
     def _check_schedules(self) -> None:
-        truth = self._cluster.checkers.truths.get(self._uid(SCHEDULES))
+        truth = self._checkers.named(SCHEDULES)
         if truth is None or truth.features is None:
             return
         fired, index = truth.features.fired, truth.machine.index
@@ -499,20 +499,7 @@ class FeaturePromises:
             ]
             need(after, f"schedule {body!r} ({schedule.seq}) is gone, and never came")
 
-    # --- what is committed --------------------------------------------------------------------
-
-    def _uid(self, name: str) -> Uid:
-        assets = self._cluster.checkers.truths[META_UID].machine.streams_by_uid.values()
-        uid: Uid = next(asset.uid for asset in assets if asset.name == name)
-        return uid
-
-    def _truth(self, name: str) -> Truth:
-        truth = self._cluster.checkers.truths.get(self._uid(name))
-        if truth is None:
-            raise Violation(f"nothing was ever committed to {name}")
-        return truth
-
     def _model(self, name: str) -> FeatureModel:
-        model = self._truth(name).features
+        model = self._checkers.truth_of(name).features
         assert model is not None, name
         return model

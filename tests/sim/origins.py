@@ -15,18 +15,16 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from streamd.api.sourcing_consumers import identity_of
-from streamd.types import META_UID, Seq, Uid
+from streamd.types import Seq, Uid
 from tests.sim import plan
-from tests.sim.copies import cleaned, origin_words
+from tests.sim.copies import check_mirror, lacking, origin_words
 from tests.sim.plan import COMING_AND_GOING, Document, Plan
 from tests.sim.workload import Client
-from tests.sim.world import SECOND, Violation, need
+from tests.sim.world import need
 
 if TYPE_CHECKING:
-    from tests.sim.checkers import Truth
     from tests.sim.cluster import SimCluster
 
-COPIED_US = 200 * SECOND  # an origin that did not answer twice is asked again after a minute
 FAR, QUEUED, RECREATED = "CE", "CQ", "CD"
 QUEUE = "W"
 FAR_API, FAR_DELIVER = "$JS.hub.API", "$JS.hub.D"
@@ -95,20 +93,13 @@ class OriginChecks:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._world = cluster.world
-
-    def await_copied(self) -> None:
-        """Wait until each copy has all that its origin has, and the queue is empty."""
-        is_copied = self._cluster.every_ms(100, lambda: not self._missing())
-        if not self._world.run(self._world.now_us + COPIED_US, is_copied):
-            raise Violation(f"after {COPIED_US / SECOND} s not copied: {self._missing()}")
+        self._truth = cluster.checkers.truth_of
+        self._checkers = cluster.checkers
 
     def check(self) -> None:
         """Compare every message that a copy ever stored with the origin's."""
-        near, far = self._truth(_NEAR), self._truth(FAR)
-        for seq, msg in far.content.items():
-            need(seq in near.content, f"{FAR} has {seq}, which its origin never had")
-            need(msg == cleaned(near.content[seq]), f"{FAR} has another {seq}")
-            self._world.counts["mirrored from afar"] += 1
+        count = check_mirror(FAR, self._truth(FAR), self._truth(_NEAR))
+        self._world.counts["mirrored from afar"] += count
         self._check_queued()
         self._check_recreated()
 
@@ -128,7 +119,7 @@ class OriginChecks:
         origins = {identity_of(asset.created_ns): uid for uid, asset in self._incarnations()}
         seen: list[str] = []  # identities
         last: Seq = 0
-        copy = self._cluster.checkers.truths.get(self._uid(RECREATED))
+        copy = self._checkers.named(RECREATED)
         for at, msg in sorted(copy.content.items()) if copy is not None else ():
             words = origin_words(msg)
             seq, identity = int(words[1]), words[5]
@@ -140,7 +131,7 @@ class OriginChecks:
             need(identity == seen[-1], f"{text}: {seq} of {identity} comes behind {seen[-1]}")
             need(seq > last, f"{text}: {seq} of {identity} came after {last}")
             last = seq
-            wanted = self._cluster.checkers.truths[origins[identity]].content.get(seq)
+            wanted = self._checkers.truths[origins[identity]].content.get(seq)
             is_same = wanted is not None and (msg[0], msg[2]) == (wanted[0], wanted[2])
             need(is_same, f"{text} is not {seq} of {identity}")
             self._world.counts["sourced from recreated streams"] += 1
@@ -148,44 +139,28 @@ class OriginChecks:
         need(seen == wanted_order, f"{RECREATED} has streams in the order {seen}: {wanted_order}")
         self._world.counts["incarnations copied"] += len(seen)
 
-    def _missing(self) -> str:
-        """Messages that an origin has and its copy never stored."""
+    def missing(self) -> str:
+        """Messages that an origin has and its copy never stored, or that the queue still has."""
         near = self._truth(_NEAR)
-        lacks = self._lacking(near, set(self._truth(FAR).content))
+        lacks = lacking(near, set(self._truth(FAR).content))
         if lacks:
             return f"{FAR} lacks {lacks[:5]} of {_NEAR}"
-        queue = self._cluster.checkers.truths.get(self._uid(QUEUE))
+        queue = self._checkers.named(QUEUE)
         left = queue.machine.index.count if queue is not None else 0
         if left:
             return f"{left} messages are left in {QUEUE}"
         is_there = self._cluster.is_asset
         now = [uid for uid, _ in self._incarnations() if is_there(COMING_AND_GOING, uid)]
-        origin = self._cluster.checkers.truths.get(now[0]) if now else None
+        origin = self._checkers.truths.get(now[0]) if now else None
         if origin is None:
             return ""
-        identity = identity_of(self._cluster.checkers.assets[now[0]].created_ns)
-        copy = self._cluster.checkers.truths.get(self._uid(RECREATED))
+        identity = identity_of(self._checkers.assets[now[0]].created_ns)
+        copy = self._checkers.named(RECREATED)
         found = [origin_words(msg) for msg in copy.content.values()] if copy is not None else []
-        lacks = self._lacking(origin, {int(words[1]) for words in found if words[5] == identity})
+        lacks = lacking(origin, {int(words[1]) for words in found if words[5] == identity})
         return f"{RECREATED} lacks {lacks[:5]} of {now[0]}, {identity}" if lacks else ""
 
-    @staticmethod
-    def _lacking(origin: Truth, has: set[Seq]) -> list[Seq]:
-        index = origin.machine.index
-        return [seq for seq in index.live.seqs(index.first_seq, index.last_seq) if seq not in has]
-
     def _incarnations(self) -> list[tuple[Uid, Any]]:
-        """All streams that had the name of the one that comes and goes."""
-        assets = self._cluster.checkers.assets.items()
+        """Streams that had the name of the one that comes and goes, all of them."""
+        assets = self._checkers.assets.items()
         return [(uid, asset) for uid, asset in assets if asset.name == COMING_AND_GOING]
-
-    def _uid(self, name: str) -> Uid:
-        assets = self._cluster.checkers.truths[META_UID].machine.streams_by_uid.values()
-        uid: Uid = next(asset.uid for asset in assets if asset.name == name)
-        return uid
-
-    def _truth(self, name: str) -> Truth:
-        truth = self._cluster.checkers.truths.get(self._uid(name))
-        if truth is None:
-            raise Violation(f"nothing was ever committed to {name}")
-        return truth
