@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from streamd import limits
+from streamd.api import consumer_configs
 from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import IS_NEVER
@@ -256,6 +257,7 @@ class SimCluster:
             stack.enter_context(small_limits())
             stack.enter_context(scrubbing(scrub_every_s))
             stack.enter_context(few_are(few))
+            stack.enter_context(drawn_names(self.world.rng("names")))
             if self.has_two_disks:
                 stack.enter_context(little_memory())
             self._be_born()
@@ -602,6 +604,17 @@ def small_limits() -> Iterator[None]:
             stack.enter_context(_set(log, "RAFT_TRAILING_ENTRIES", 64))
         for function in (StreamMachine.__init__, StreamMachine.restore.__func__):  # type: ignore[attr-defined]
             stack.enter_context(_block_bytes(function, 16 * 1024))
+        yield
+
+
+@contextmanager
+def drawn_names(rng: random.Random) -> Iterator[None]:
+    """Have names of consumers that were given none drawn by the seed: they are in the log."""
+
+    def new_name() -> str:
+        return f"{rng.getrandbits(32):08x}"
+
+    with _set(consumer_configs, "new_name", new_name):
         yield
 
 

@@ -16,12 +16,13 @@ from tests.sim.world import SECOND, Violation, World
 
 
 @pytest.mark.slow
-def test_one_seed_is_one_story() -> None:
+@pytest.mark.parametrize("options", [["--seeds", "2"], ["--seeds", "1", "--origins"]])
+def test_one_seed_is_one_story(options: list[str]) -> None:
     """The trace of a seed is the same in processes that hash strings differently."""
     hashes = set()
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "tests.sim", "--seeds", "2", "--hashes"]
+        command = [sys.executable, "-m", "tests.sim", *options, "--hashes"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stdout[-2000:]
         hashes.add(tuple(line for line in done.stdout.splitlines() if line.startswith("seed ")))
