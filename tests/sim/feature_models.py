@@ -121,6 +121,10 @@ class FeatureModel:
             if not refused and due_ns:
                 self._due_ns.setdefault(bytes(msgs[position][2]), due_ns)
 
+    def due_ns(self, body: bytes) -> int:
+        """Return when the next message of a schedule is due; 0: none is."""
+        return self._due_ns.get(body, 0)
+
     def _check_fired(self, command: commands.Command, stored: list[Record]) -> None:
         for record in stored:
             due_ns = self._due_ns.get(record.payload)

@@ -460,7 +460,8 @@ class FeaturePromises:
             self.on_increment(msg_id, outcome)
 
     def _overdue(self) -> str:
-        """A schedule whose time is over, by the clock of the leader."""
+        """A schedule whose time is over, by the clock of the leader: as the server knows it, and
+        of those that were acked, as the model does."""
         uid = self._checkers.uid_of(SCHEDULES)
         host = self._cluster.leader_of(uid)
         group = host.node.groups.group_of(uid) if host is not None and host.node else None
@@ -468,8 +469,15 @@ class FeaturePromises:
             return f"nobody leads {SCHEDULES}"
         machine = group.machine
         assert isinstance(machine, StreamMachine)
-        late = machine.content.schedules.first(host.clock.now_ns() - LATE_NS, 1)
-        return f"{late} should have fired at {host.name}" if late else ""
+        past_ns = host.clock.now_ns() - LATE_NS
+        if late := machine.content.schedules.first(past_ns, 1):
+            return f"{late} should have fired at {host.name}"
+        model, index = self._model(SCHEDULES), self._checkers.truth_of(SCHEDULES).machine.index
+        for body, schedule in self._schedules.items():
+            is_newest = index.lookup.last_of(schedule.subject) == schedule.seq
+            if is_newest and 0 < model.due_ns(body) <= past_ns:
+                return f"schedule {body!r} should have fired at {host.name}"
+        return ""
 
     def _check_sums(self) -> None:
         sums: dict[bytes, int] = defaultdict(int)

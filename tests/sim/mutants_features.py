@@ -12,6 +12,7 @@ from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.fast_batches import Answers, FastBatch, FastBatches, Row
 from streamd.machine.streams.origins import Origins
+from streamd.machine.streams.schedules import Schedules
 from streamd.machine.streams.stream_storing import StreamStoring
 from streamd.node.stream_groups.stream_cut import StreamCut
 from tests.sim import features
@@ -49,6 +50,17 @@ def fired_whatever_was_due(replace: Replace) -> None:
         return apply(storing, entry, command, out)
 
     replace(StreamStoring, "apply_fire", hasty)
+
+
+def some_schedules_are_never_due(replace: Replace) -> None:
+    """Every replica forgets when one of three schedules is due."""
+    note = Schedules.note
+
+    def forgetful(schedules: Schedules, subject: bytes, seq: int, due_ns: int) -> None:
+        if seq % 3:
+            note(schedules, subject, seq, due_ns)
+
+    replace(Schedules, "note", forgetful)
 
 
 def expired_early(replace: Replace) -> None:
@@ -124,7 +136,13 @@ def _named(*mutants: Mutant) -> dict[str, Mutant]:
 
 
 OF_WORLDS: dict[str, dict[str, Mutant]] = {
-    FEATURES: _named(gaps_untold, fired_whatever_was_due, expired_early, lives_forgotten)
+    FEATURES: _named(
+        gaps_untold,
+        fired_whatever_was_due,
+        some_schedules_are_never_due,
+        expired_early,
+        lives_forgotten,
+    )
     | {name: _of_patches(patches) for name, patches in features.MUTANTS.items()},
     ORIGINS: _named(identity_ignored),
     ARCHIVES: _named(deleted_ones_in_the_archive, pending_not_archived, abandoned_restores_stay),
