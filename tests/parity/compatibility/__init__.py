@@ -1,1 +1,1 @@
-"""docs/compatibility.md: generated from the code, nats-server's tables and recorded comparisons."""
+"""docs/COMPATIBILITY.md: generated from the code, nats-server's tables and recorded comparisons."""

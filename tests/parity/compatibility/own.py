@@ -110,9 +110,10 @@ def error_kinds() -> dict[JsErrorKind, str]:
 def returned_errors() -> frozenset[str]:
     """Constants of the table of errors that the code beside it names."""
     names = set(error_kinds().values())
-    beside = _text().replace((_SOURCE / "errors.py").read_text(), "")
+    table = _SOURCE / "errors.py"
+    beside = "\n".join(text for path, text in _texts().items() if path != table)
     found = names & set(re.findall(r"\b[A-Z][A-Z_]+\b", beside))
-    tree = ast.parse((_SOURCE / "errors.py").read_text())
+    tree = ast.parse(_texts()[table])
     for part in tree.body:
         if isinstance(part, ast.ClassDef | ast.FunctionDef):
             found |= names & {at.id for at in ast.walk(part) if isinstance(at, ast.Name)}
@@ -123,22 +124,28 @@ def returned_errors() -> frozenset[str]:
 def headers() -> frozenset[str]:
     """Headers that the code names outside its comments and docstrings."""
     found: set[str] = set()
-    for path in _SOURCE.rglob("*.py"):
-        text = path.read_text()
+    for path, text in _texts().items():
         if "Nats-" in text or "KV-Operation" in text or "raceparent" in text:
-            for constant in _constants(ast.parse(text)):
-                found.update(_HEADER.findall(constant))
+            found.update(_HEADER.findall(_constants_of(path)))
     return frozenset(found - {"Nats-Wrong-Pin-Id"})  # that is the text of a status
 
 
 @cache
-def _text() -> str:
-    return "\n".join(path.read_text() for path in _SOURCE.rglob("*.py"))
+def _texts() -> dict[Path, str]:
+    return {path: path.read_text() for path in _SOURCE.rglob("*.py")}
 
 
 def sends(status: str) -> bool:
-    """True if the code has the text of a status, which stands behind its number."""
-    return status[3:].rstrip(" *") in _text()
+    """True if the code names a status outside its comments and docstrings, with its number."""
+    wanted = status.rstrip(" *")
+    if wanted.isdigit():
+        wanted = f"NATS/1.0 {wanted}"
+    return any(wanted in _constants_of(path) for path, text in _texts().items() if wanted in text)
+
+
+@cache
+def _constants_of(path: Path) -> str:
+    return "\n".join(_constants(ast.parse(_texts()[path])))
 
 
 def _constants(tree: ast.Module) -> Iterator[str]:
