@@ -357,9 +357,9 @@ def _intended(runs: Runs) -> list[str]:
             where += f" and {len(met) - 3} more"
         if rule.name in EVERYWHERE:
             where = "many"
-        lines.append(
-            f"| `{rule.scenario}` | `{rule.path}` | {_text(rule.reason)} | {where or 'none'} |"
-        )
+        where = where or "none in this run"
+        field = f"`{rule.path}`" + (f" of `{rule.step}`" if rule.step != "*" else "")
+        lines.append(f"| `{rule.scenario}` | {field} | {_text(rule.reason)} | {where} |")
     return lines
 
 
