@@ -16,6 +16,7 @@ import pytest
 from benchmarks.servers import ServerProcess
 from tests.e2e.conftest import MakeCluster, Start
 from tests.e2e.corrupted_requests import CONSUMERS, FEATURED, STREAMS, Corrupter
+from tests.waiting import until
 from tests.wire import Frame, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -214,13 +215,8 @@ def check_log(server: ServerProcess) -> None:
 
 def await_directories(server: ServerProcess, count: int) -> None:
     """Wait until no deleted stream has a directory any more."""
-    deadline = time.monotonic() + SETTLED_S
-    while True:
-        found = [each.name for each in (server.store_dir / "streamd" / "streams").iterdir()]
-        if len(found) == count:
-            return
-        assert time.monotonic() < deadline, f"{found}, {count} streams exist"
-        time.sleep(0.02)
+    streams = server.store_dir / "streamd" / "streams"
+    until(lambda: len(list(streams.iterdir())) == count, f"{count} directories", SETTLED_S)
 
 
 def run_single(make_server: Start, count: int, seed: int) -> Counter[str]:
@@ -246,8 +242,8 @@ def run_single(make_server: Start, count: int, seed: int) -> Counter[str]:
 
 
 def settled(campaign: Campaign) -> dict[str, Any]:
-    """What there is, once two looks find the same: a request may still be under way, and what was
-    to be restored is given up after a while."""
+    """Assets, once two looks find the same: a request may still be under way, and what was to be
+    restored is given up after a while."""
     deadline = time.monotonic() + SETTLED_S
     before: dict[str, Any] = {}
     while True:
@@ -291,27 +287,28 @@ def run_cluster(make_cluster: MakeCluster, count: int, seed: int) -> Counter[str
     return total
 
 
-def shown(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+def check_counts(counts: Counter[str]) -> None:
+    """Enough is served, and enough refused, for either to be tried."""
+    print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    assert counts["served"] > counts["sent"] / 20, counts
+    assert counts["refused"] > counts["sent"] / 6, counts
 
 
 def test_corrupted_requests_leave_one_server_whole(make_server: Start) -> None:
-    counts = run_single(make_server, 1500, seed=1)
-    assert counts["served"] > 100 and counts["refused"] > 300, counts
+    check_counts(run_single(make_server, 1500, seed=1))
 
 
 def test_corrupted_requests_leave_three_servers_whole(make_cluster: MakeCluster) -> None:
-    counts = run_cluster(make_cluster, 600, seed=11)
-    assert counts["served"] > 30 and counts["refused"] > 100, counts
+    check_counts(run_cluster(make_cluster, 600, seed=11))
 
 
 @pytest.mark.proof
 def test_a_hundred_thousand_corrupted_requests_leave_one_server_whole(make_server: Start) -> None:
-    print(shown(run_single(make_server, 100_000, seed=2)))
+    check_counts(run_single(make_server, 100_000, seed=2))
 
 
 @pytest.mark.proof
 def test_twenty_thousand_corrupted_requests_leave_three_servers_whole(
     make_cluster: MakeCluster,
 ) -> None:
-    print(shown(run_cluster(make_cluster, 20_001, seed=21)))
+    check_counts(run_cluster(make_cluster, 20_001, seed=21))

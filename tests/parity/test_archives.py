@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from streamd.archives.archive_records import Row
 from streamd.archives.s2_frames import S2Writer
 from streamd.backup.stream_transfer import Download, TransferError, upload
 from tests.unit.test_archive_formats import CONFIG, RECORD, tar_of
+from tests.waiting import until
 from tests.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -299,14 +299,14 @@ def test_a_chunk_without_a_reply_ends_an_upload(ours: ServerProcess, peer: Serve
             answer = wire.api("STREAM.RESTORE.U", {"config": config})
             wire.publish(answer["deliver_subject"], b"x")
             wire.fence()
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
+
+            def statuses() -> list[str]:
                 frames = wire.ask(answer["deliver_subject"], b"x", within_s=1)
-                if frames and frames[0].status:
-                    break
-            while "error" not in wire.api("STREAM.DELETE.U"):
-                pass
-            return [answer["type"], sorted(answer), [frame.status for frame in frames]]
+                return [frame.status for frame in frames if frame.status]
+
+            found = until(statuses, "nobody listens", 20)
+            until(lambda: "error" in wire.api("STREAM.DELETE.U"), "the stream is gone", 20)
+            return [answer["type"], sorted(answer), found]
 
     assert seen(ours) == seen(peer)
 

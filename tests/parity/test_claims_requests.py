@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +93,9 @@ def _told(payload: bytes) -> Any:
     return answer
 
 
-def _served(resolver: str, directory: Path, binary: str) -> list[Any]:
-    """Return the answers of a server."""
+@contextmanager
+def _operator(resolver: str, directory: Path, binary: str) -> Iterator[Wire]:
+    """A client in the system account of a server with this resolver."""
     preload = "\n".join(f"  {name}: {token}" for name, token in PRELOAD.items())
     config = (
         f"operator: {operator()}\nsystem_account: {SYSTEM.public}\n"
@@ -106,11 +109,17 @@ def _served(resolver: str, directory: Path, binary: str) -> list[Any]:
             options = connect_options(user(issuer=SYSTEM), wire.info["nonce"])
             wire.send(f"CONNECT {json.dumps(CONNECT | options)}\r\n".encode())
             wire.fence()
-            found = []
-            for subject, payload in REQUESTS:
-                frame = wire.ask(subject, payload.encode())[0]
-                found.append(None if frame.status == "503" else _told(frame.payload))
-            return found
+            yield wire
+
+
+def _served(resolver: str, directory: Path, binary: str) -> list[Any]:
+    """Return the answers of a server."""
+    with _operator(resolver, directory, binary) as wire:
+        found = []
+        for subject, payload in REQUESTS:
+            frame = wire.ask(subject, payload.encode())[0]
+            found.append(None if frame.status == "503" else _told(frame.payload))
+        return found
 
 
 async def _ours(resolver: Resolver) -> list[Any]:
@@ -179,28 +188,16 @@ def test_a_pack_is_alike(tmp_path: Path) -> None:
         pytest.skip("no nats-server to compare with (STREAMD_PEER)")
     digests = [hashlib.sha256(token.encode()).digest() for token in PRELOAD.values()]
     same = bytes(one ^ other for one, other in zip(*digests, strict=True))
-    preload = "\n".join(f"  {name}: {token}" for name, token in PRELOAD.items())
     seen = []
     for binary in (peer_binary(), ours_binary()):
+        told = []
         directory = tmp_path / str(len(seen))
-        config = (
-            f"operator: {operator()}\nsystem_account: {SYSTEM.public}\n"
-            f"resolver: {{type: full, dir: '{directory / 'jwt'}'}}\n"
-            f"resolver_preload: {{\n{preload}\n}}\n"
-        )
-        with ServerProcess(binary, directory=directory, extra=config, is_jetstream=False) as one:
-            one.launch()
-            one.wait_for_log("Server is ready")
-            with Wire(one.port, None) as wire:
-                options = connect_options(user(issuer=SYSTEM), wire.info["nonce"])
-                wire.send(f"CONNECT {json.dumps(CONNECT | options)}\r\n".encode())
-                wire.fence()
-                told = []
-                for digest in (bytes(32), same):
-                    frames = wire.ask(
-                        "$SYS.REQ.CLAIMS.PACK", digest, is_last=lambda frame: not frame.payload
-                    )
-                    told.append([frame.payload for frame in frames])
+        with _operator(RESOLVERS["full, without deletion"], directory, binary) as wire:
+            for digest in (bytes(32), same):
+                frames = wire.ask(
+                    "$SYS.REQ.CLAIMS.PACK", digest, is_last=lambda frame: not frame.payload
+                )
+                told.append([frame.payload for frame in frames])
         assert told[0].pop() == b""
         seen.append([sorted(told[0]), told[1]])
     assert seen[0] == seen[1]

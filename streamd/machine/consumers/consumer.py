@@ -37,7 +37,7 @@ from streamd.machine import commands
 from streamd.machine.asset_configs import ConsumerConfig, StreamConfig
 from streamd.machine.base import Effects
 from streamd.machine.consumers.remaining import Remaining, filters_of
-from streamd.machine.extension_settings import dead_letter
+from streamd.machine.extension_settings import ack_pending_per_subject, dead_letter
 from streamd.machine.indexes.index import StreamIndex
 from streamd.machine.rfc3339 import format_ns, parse_ns
 from streamd.subjects import Matcher
@@ -776,9 +776,10 @@ class Consumer:
                 first += 1
             if first <= last:
                 order[0][0] = first
-                # Not always the first that was delivered: a parked one is overtaken by others.
-                oldest = next(iter(pending.values()))
-                self.floor_cseq = min(pending[first][0], oldest[0]) - 1
+                oldest_cseq = pending[first][0]
+                if ack_pending_per_subject(self.config):  # one that was parked was overtaken
+                    oldest_cseq = min(oldest_cseq, next(iter(pending.values()))[0])
+                self.floor_cseq = oldest_cseq - 1
                 self.floor_sseq = first - 1
                 return
             order.popleft()
