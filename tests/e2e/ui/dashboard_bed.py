@@ -96,6 +96,8 @@ class Page:
     def __init__(self, browser: Any, url: str) -> None:
         self.browser = browser
         self.url = url
+        browser.get("about:blank")  # the page of an earlier test may still ask a server that ended
+        self.log()
 
     def open(self, route: str = "overview") -> None:
         """Go to `#/route` and wait until the page is live there."""
