@@ -28,7 +28,6 @@ from streamd.types import Document
 _NO_INTEREST: Final = b"NATS/1.0 408 No Interest\r\n\r\n"
 _NO_FLOW: Final = b"NATS/1.0 408 No Flow Response\r\n\r\n"
 _END: Final = b"NATS/1.0 204\r\n\r\n"
-_INTEREST_LOOK_S: Final = 0.05
 
 
 def snapshot(request: Request) -> None:
@@ -61,7 +60,11 @@ def _begin(request: Request, wanted: Document, deliver: bytes) -> None:
 
 class SnapshotSender:
     """Sends one archive. Ends by itself: with the last message, without interest or acks, or when
-    the stream can't be read."""
+    the stream can't be read.
+
+    Interest is a subscription to just the deliver subject. Without one the archive is sent after
+    a while all the same; once there was one, its end is that of the archive.
+    """
 
     def __init__(
         self,
@@ -87,13 +90,15 @@ class SnapshotSender:
         self._sent = 0  # full chunks
         self._in_flight = 0  # of these, not acked
         self._acked_ms = 0
-        self._interest_until_ms = 0
+        self._is_wanted = False  # there is interest
+        self._is_begun = False
         self._is_reading = False
         self._is_read = False  # all is in `_out` that is not sent
         self._is_over = False
         token = secrets.token_hex(11)
         self._acks = f"$JS.SNAPSHOT.ACK.{cut.config['name']}.{token}.".encode()
         self._listening: object = None
+        self._watching: object = None
         self._start_ns = 0
 
     def start(self, state: Document) -> None:
@@ -111,19 +116,28 @@ class SnapshotSender:
         if self._is_increment:
             pieces.append(message_archive.encode_removals(self._cut.removals(), now_ns))
         self._out += self._frames.write(b"".join(pieces))
-        now_ms = context.clock.monotonic_ms()
-        self._interest_until_ms = now_ms + limits.SNAPSHOT_INTEREST_MS
-        self._wait_for_interest()
+        self._watching = context.wires.watch(self._deliver, b"", self._on_interest)
+        if not self._is_begun:
+            self._later(limits.SNAPSHOT_INTEREST_MS / 1000, self._begin)
 
-    def _wait_for_interest(self) -> None:
-        now_ms = self._context.clock.monotonic_ms()
-        is_heard = self._context.wires.has_interest(self._deliver)
-        if is_heard or now_ms >= self._interest_until_ms:
-            self._acked_ms = now_ms
-            self._later(limits.SNAPSHOT_FLOW_MS / 1000, self._check_flow)
-            self._pump()
-        else:
-            self._later(_INTEREST_LOOK_S, self._wait_for_interest)
+    def _on_interest(self, is_wanted: bool) -> None:
+        if self._is_wanted and not is_wanted:
+            self._later(0, self._on_no_interest)  # it may end with the very chunk being sent
+        self._is_wanted = is_wanted
+        if is_wanted:
+            self._begin()
+
+    def _on_no_interest(self) -> None:
+        if not self._is_over:
+            self._end(_NO_INTEREST, "no interest")
+
+    def _begin(self) -> None:
+        if self._is_begun or self._is_over:
+            return
+        self._is_begun = True
+        self._acked_ms = self._context.clock.monotonic_ms()
+        self._later(limits.SNAPSHOT_FLOW_MS / 1000, self._check_flow)
+        self._later(0, self._pump)  # behind the subscription that it may have begun with
 
     # --- chunks ---------------------------------------------------------------------------------
 
@@ -136,9 +150,6 @@ class SnapshotSender:
         out, chunk = self._out, self._chunk
         wires = self._context.wires
         while len(out) >= chunk and (self._in_flight + 1) * chunk <= self._window:
-            if not wires.has_interest(self._deliver):
-                self._end(_NO_INTEREST, "no interest")
-                return
             self._sent += 1
             self._in_flight += 1
             reply = self._acks + b"%d.%d" % (chunk, self._sent)
@@ -210,6 +221,7 @@ class SnapshotSender:
         self._cut.close()
         self._out.clear()
         context.wires.unlisten(self._listening)
+        context.wires.unwatch(self._watching)
         context.wires.publish(self._deliver, b"", status, b"")
         context.advisories.snapshot_completed(
             self._cut.config["name"], self._start_ns, error, self._client

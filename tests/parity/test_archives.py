@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -238,13 +239,16 @@ SNAPSHOT = {"deliver_subject": "out.e", "chunk_size": 10, "window_size": 2048}
 
 
 @contextmanager
-def stream_of_chunks(server: ServerProcess, size: int, storage: str = "file") -> Iterator[Wire]:
-    """A client of a server with a stream E of `size` bytes that do not compress."""
+def stream_of_chunks(
+    server: ServerProcess, size: int, storage: str = "file", stream: str = "E"
+) -> Iterator[Wire]:
+    """A client of a server with a stream of `size` bytes that do not compress."""
     with Wire(server.port) as wire:
-        wire.api("STREAM.CREATE.E", {"name": "E", "subjects": ["e"], "storage": storage})
-        wire.ask("e", random.Random(size).randbytes(size))
+        config = {"name": stream, "subjects": [stream], "storage": storage}
+        wire.api(f"STREAM.CREATE.{stream}", config)
+        wire.ask(stream, random.Random(size).randbytes(size))
         yield wire
-        wire.api("STREAM.DELETE.E")
+        wire.api(f"STREAM.DELETE.{stream}")
 
 
 def test_chunks_and_their_end_are_those_of_nats_server(
@@ -288,6 +292,42 @@ def test_an_archive_that_nobody_takes(ours: ServerProcess, peer: ServerProcess) 
         return found
 
     assert seen(ours) == seen(peer)
+
+
+def test_an_archive_ends_with_the_interest_in_it(ours: ServerProcess, peer: ServerProcess) -> None:
+    """Who listens to more is told so; and if nothing is acked while somebody listens to just that
+    subject. Neither who listens to more nor a queue group is interest: it is waited for."""
+
+    def seen(server: ServerProcess, stream: str, *, queue: str = "", is_left: bool) -> list[Any]:
+        subject = f"out.{stream}"
+        with stream_of_chunks(server, 9000, stream=stream) as wire, Wire(server.port) as other:
+            other.subscribe("*." + stream)
+            other.subscribe(f"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.{stream}")
+            other.fence()
+            sid = wire.subscribe(subject, queue)
+            wire.fence()
+            began = time.monotonic()
+            answer = wire.api(f"STREAM.SNAPSHOT.{stream}", SNAPSHOT | {"deliver_subject": subject})
+            chunks = [len(frame.payload) for frame in other.collect(count=2, within_s=20)]
+            # Interest is waited for, for 2 s.
+            found = [answer["type"], chunks, not queue or time.monotonic() - began > 1.5]
+            if is_left:
+                wire.unsubscribe(sid)
+            ends = [
+                [frame.status, frame.json()["error"] if frame.payload else ""]
+                for frame in other.collect(count=2, within_s=20)
+            ]
+        return [*found, *sorted(ends)]  # either may come first
+
+    interest, flow = ["408 No Interest", ""], ["408 No Flow Response", ""]
+    for stream, end, options in (
+        ("I1", interest, {"is_left": True}),
+        ("I2", flow, {"is_left": False}),
+        ("I3", flow, {"is_left": True, "queue": "q"}),
+    ):
+        mine = seen(ours, stream, **options)
+        assert mine == seen(peer, stream, **options)
+        assert mine[-1] == end
 
 
 def test_a_chunk_without_a_reply_ends_an_upload(ours: ServerProcess, peer: ServerProcess) -> None:
