@@ -58,7 +58,8 @@ class _Lane:
     """Letters to one subject."""
 
     __slots__ = (
-        "bare", "due_ms", "error", "fails", "flying", "previous", "retry_ms", "stored", "waiting",
+        "bare", "due_ms", "error", "fails", "flying", "previous", "refused", "retry_ms", "stored",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -71,11 +72,13 @@ class _Lane:
         self.fails = 0  # in a row
         self.error = ""  # of the last failure, until a letter is stored
         self.bare: dict[int, bytes] = {}  # sent without their body, and why
+        self.refused: dict[int, tuple[int, str]] = {}  # of those that fly: err_code, text
 
     def take_back(self, now_ms: int, error: str) -> None:
         """Send all again that is not known to be stored, a while later."""
         self.waiting.extendleft(reversed(self.flying))
         self.flying.clear()
+        self.refused.clear()
         self.previous = 0
         self.error = error
         wait_ms = limits.DEAD_LETTER_RETRY_MS << min(self.fails, 10)
@@ -301,25 +304,36 @@ class LetterSending:
             if lane is None or number not in lane.flying:
                 continue
             err_code, error = _refusal(headers, payload)
-            if not error:
+            if error:
+                lane.refused[number] = err_code, error
+            else:
                 self._on_stored(lane, number)
-            elif number == lane.flying[0]:
-                if err_code in _TOO_LARGE and number not in lane.bare:
-                    lane.bare[number] = _BODY_TOO_LARGE
-                    lane.fails = 0
-                lane.take_back(self._now.ms, error)
-            # Else one before it is refused, or lost, and its answer, or silence, decides.
+            # One that is not the first: what becomes of those before it decides, or silence.
+            if lane.flying and lane.flying[0] in lane.refused:
+                self._on_refused(lane, lane.flying[0])
 
     def _on_stored(self, lane: _Lane, number: int) -> None:
         """Take a letter for stored, and wait anew for the answer to the one before all others."""
         if number == lane.flying[0]:
             lane.due_ms = self._now.ms + limits.DEAD_LETTER_ANSWER_MS
         lane.flying.remove(number)
+        lane.refused.pop(number, None)
         lane.bare.pop(number, None)
         lane.stored = max(lane.stored, number)
         self._stored.append(number)
         lane.fails = 0
         lane.error = ""
+
+    def _on_refused(self, lane: _Lane, number: int) -> None:
+        """All before a letter are stored, and it is not: begin anew with it."""
+        err_code, error = lane.refused[number]
+        is_bare = err_code in _TOO_LARGE and number not in lane.bare
+        if is_bare:
+            lane.bare[number] = _BODY_TOO_LARGE
+            lane.fails = 0
+        lane.take_back(self._now.ms, error)
+        if is_bare:
+            lane.retry_ms = 0  # it is another message now
 
 
 def _refusal(headers: bytes, payload: bytes) -> tuple[int, str]:

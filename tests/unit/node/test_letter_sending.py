@@ -174,13 +174,31 @@ def test_what_is_refused_is_sent_again_and_what_lies_behind_it_waits() -> None:
     bed = Bed()
     bed.give_up(1, 2, 3)
     bed.turn()
-    bed.refuse(bed.sent[1][1], 10902)  # of the second: it waits for what becomes of the first
+    bed.refuse(bed.sent[2][1], 10902)
+    assert bed.turn() == []  # it waits for what becomes of those before it
     bed.answer(bed.sent[0][1])
     assert bed.turn() == []
-    bed.refuse(bed.sent[2][1], 10902)
     bed.refuse(bed.sent[1][1], 10077, "maximum bytes exceeded")
     assert bed.sending.error_of(b"dlq.a") == "maximum bytes exceeded"
     assert bed.turn(limits.DEAD_LETTER_RETRY_MS) == [2, 3]
+
+
+def test_a_refusal_that_comes_before_earlier_answers_counts_once_they_are_there() -> None:
+    """Who stores letters may refuse one at sight, and store those before it a moment later."""
+    bed = Bed(4)
+    bed.give_up(1, 2, 3, 4)
+    assert bed.turn() == [1, 2, 3, 4]
+    bed.refuse(bed.sent[2][1], 10054)
+    bed.refuse(bed.sent[3][1], 10902)
+    bed.answer(bed.sent[1][1])
+    assert bed.turn() == []
+    bed.answer(bed.sent[0][1])
+    assert bed.turn() == [3, 4]  # at once, the one without its body
+    assert get(bed.sent[-2][2], b"Nats-Dead-Letter-Body") == b"too large"
+    bed.answer(bed.sent[-2][1])
+    bed.answer(bed.sent[-1][1])
+    bed.turn()
+    assert not len(bed.box.machine.content.letters) and bed.sending.deadline_ms() == 0
 
 
 def test_one_that_is_too_large_goes_without_its_body() -> None:
@@ -188,7 +206,7 @@ def test_one_that_is_too_large_goes_without_its_body() -> None:
     bed.give_up(1)
     bed.turn()
     bed.refuse(bed.sent[0][1], 10054)
-    assert bed.turn(limits.DEAD_LETTER_RETRY_MS) == [1]
+    assert bed.turn() == [1]
     assert bed.sent[-1][3] == b""
     headers = headers_of(bed.sent[-1])
     assert headers["Nats-Dead-Letter-Body"] == "too large" and "Trace" not in headers
