@@ -1,6 +1,6 @@
 """Run a campaign: python -m tests.sim --seeds N [--first-seed S] [--jobs J] [--trace] [--hashes]
 [--harsh | --varied | --disks | --sizes | --growth | --tails | --encrypted | --copies |
---origins | --features | --archives]
+--origins | --features | --extensions | --archives]
 
 The last line says how many seeds ran, how many promises were broken, how many publishes were
 acked, and how often each kind of fault struck. A broken promise prints the command that replays
@@ -32,7 +32,7 @@ from tests.sim.faults import (
     harsh_world,
     sizes_world,
 )
-from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
+from tests.sim.plan import ARCHIVES, COPIES, EXTENSIONS, FEATURES, ORIGINS
 from tests.sim.world import SECOND, Violation, World
 
 CAMPAIGN_SEEDS = 100  # from here on nothing may be missing
@@ -182,6 +182,19 @@ _DEEDS_OF = {
         "schedules",
         "step-downs",
     ),
+    EXTENSIONS: (
+        "acked",
+        "acked messages",
+        "consumers drained",
+        "deletes",
+        "delivered",
+        "letters without a body",
+        "letters: max_deliver",
+        "letters: terminated",
+        "numbered",
+        "numbers found again",
+        "step-downs",
+    ),
 }
 
 
@@ -253,6 +266,11 @@ def run_features_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     return run_seed(seed, is_verbose=is_verbose, about=FEATURES)
 
 
+def run_extensions_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
+    """As `run_seed`, on five nodes, with dead letters, numbered producers and order by subject."""
+    return run_seed(seed, is_verbose=is_verbose, about=EXTENSIONS)
+
+
 def run_origins_seed(seed: int, *, is_verbose: bool = False) -> Outcome:
     """As `run_copies_seed`, on five nodes, of origins that come and go, empty, or are far away."""
     return run_seed(seed, is_verbose=is_verbose, world=copies_world(seed), about=ORIGINS)
@@ -299,6 +317,7 @@ RUN: dict[str, Callable[..., Outcome]] = {
     ENCRYPTED: run_encrypted_seed,
     COPIES: run_copies_seed,
     FEATURES: run_features_seed,
+    EXTENSIONS: run_extensions_seed,
     ORIGINS: run_origins_seed,
     ARCHIVES: run_archives_seed,
 }
@@ -383,6 +402,9 @@ def main() -> int:
     parser.add_argument("--copies", action="store_true", help="mirrors and sources")
     parser.add_argument(
         "--features", action="store_true", help="counters, schedules, fast batches, lives"
+    )
+    parser.add_argument(
+        "--extensions", action="store_true", help="dead letters, producers, order by subject"
     )
     parser.add_argument(
         "--origins", action="store_true", help="copies of what comes and goes, empties, or is far"

@@ -28,6 +28,7 @@ from streamd.types import META_UID, Entry, Index, Msg, NodeId, Seq, Term, Uid
 from tests.sim.cuts import cut_of_machine
 from tests.sim.disk import SimDisk
 from tests.sim.durability import Durability
+from tests.sim.extension_models import ExtensionModel, Letters
 from tests.sim.feature_models import FeatureModel
 from tests.sim.growth import AckDisks
 from tests.sim.node import FoldColumns
@@ -58,6 +59,7 @@ class Truth:
         self.markers = 0  # of subjects that age has emptied
         self.owed: Owed | None = None  # who wants what, if that is looked at
         self.features: FeatureModel | None = None  # likewise, of counters, schedules, ...
+        self.extensions: ExtensionModel | None = None  # likewise, of dead letters, ...
         self.cuts: dict[Index, str] | None = None  # by index, from when somebody wants them
         self._columns = columns
 
@@ -90,10 +92,14 @@ class Truth:
             for op in out.block_ops:
                 self._columns.note(op)
             self._note_content(copy, out)
-            if self.features is not None and copy.command is not None:
+            models = (self.features, self.extensions)
+            if models != (None, None) and copy.command is not None:
                 is_storing = copy.command[0] in _STORING
                 stored = _appended(out) if is_storing else []
-                self.features.after(copy.command, stored, out)
+                if self.features is not None:
+                    self.features.after(copy.command, stored, out)
+                if self.extensions is not None:
+                    self.extensions.after(copy.command, stored)
             if self.cuts is not None:
                 self.cuts[self.last] = cut_of_machine(self.machine)
             if self.owed is not None:
@@ -156,6 +162,7 @@ class Checkers:
         self.on_asset: list[Callable[[str, StreamAsset], None]] = []
         self.sees_owed = False
         self.sees_features = False
+        self.letters: Letters | None = None  # if dead letters are looked at
         self.voters: Callable[[Uid], set[NodeId]] = lambda uid: set()  # in force now
         self.ack_disks: AckDisks | None = None
         self._leaders: dict[tuple[Uid, Term], NodeId] = {}
@@ -307,6 +314,8 @@ class Checkers:
             truth.owed = Owed(machine)
         if self.sees_features:
             truth.features = FeatureModel(machine)
+        if self.letters is not None:
+            truth.extensions = self.letters.follow(uid, machine, truth.content)
         return truth
 
     def on_send(self, sender: NodeId, receiver: NodeId, uid: Uid, messages: list[Message]) -> None:

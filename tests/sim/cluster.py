@@ -25,6 +25,7 @@ from tests.sim.archives import ArchivesClient, await_none_restoring, draw_archiv
 from tests.sim.checkers import Checkers, Probes
 from tests.sim.copies import CopyChecks, await_copied, draw_copies
 from tests.sim.drain import Drain
+from tests.sim.extension_worlds import ExtensionClient, ExtensionPromises, draw_extensions
 from tests.sim.faults import DISK_OF_BLOCKS, DirectedWorld, Faults, fail_one_disk, heal_disk
 from tests.sim.feature_worlds import NODES, FeatureClient, FeaturePromises, draw_features
 from tests.sim.growth import AckDisks
@@ -32,7 +33,7 @@ from tests.sim.host import Host, SimProcess
 from tests.sim.ledger import Ledger
 from tests.sim.net import SimNet
 from tests.sim.origins import OriginChecks, OriginsClient, draw_origins
-from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
+from tests.sim.plan import ARCHIVES, COPIES, EXTENSIONS, FEATURES, ORIGINS
 from tests.sim.plan import draw as draw_plain
 from tests.sim.varied import VariedClient, draw_varied
 from tests.sim.wires import SimWires
@@ -54,9 +55,10 @@ _DRAW = {
     COPIES: draw_copies,
     ORIGINS: draw_origins,
     FEATURES: draw_features,
+    EXTENSIONS: draw_extensions,
     ARCHIVES: draw_archives,
 }
-_OF_FIVE = (ORIGINS, FEATURES, ARCHIVES)  # worlds of as many nodes
+_OF_FIVE = (ORIGINS, FEATURES, EXTENSIONS, ARCHIVES)  # worlds of as many nodes
 
 
 class SimCluster:
@@ -103,6 +105,7 @@ class SimCluster:
         self.ledger = Ledger(self.world, self.checkers)
         self.ledger.has_deletions = is_varied
         self._features = FeaturePromises(self) if about == FEATURES else None
+        self._extensions = ExtensionPromises(self) if about == EXTENSIONS else None
         self.clients: dict[bytes, Client] = {}
         self._listeners: dict[bytes, SimWires] = {}  # streams that copy, by their subjects
         for at in range(rng.randint(2, 4)):
@@ -130,6 +133,8 @@ class SimCluster:
     def make_client(self, name: bytes) -> Client:
         if self._features is not None:
             return FeatureClient(name, self, self._features)
+        if self._extensions is not None:
+            return ExtensionClient(name, self, self._extensions)
         if self._about == ARCHIVES:
             return ArchivesClient(name, self)
         if self._about == ORIGINS:
@@ -277,11 +282,13 @@ class SimCluster:
                 self._copies.check()
             if self._features is not None:
                 self._features.settle()
+            if self._extensions is not None:
+                self._extensions.settle()
             if self._about == ARCHIVES:
                 await_none_restoring(self)
             share = 2 * DRAINED_SHARE if self.is_varied else DRAINED_SHARE
             is_drained = self.world.rng("drain").random() < share
-            if is_drained and self._about not in (FEATURES, ARCHIVES):
+            if is_drained and self._about not in (FEATURES, EXTENSIONS, ARCHIVES):
                 Drain(self).run()
             self._examine()
         for host in self.hosts.values():

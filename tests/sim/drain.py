@@ -115,10 +115,11 @@ class Drain:
                 for seq in truth.content
                 if truth.machine.index.locations.locate(seq) is not None
             ]
+            given_up = truth.extensions.given_up_seqs() if truth.extensions is not None else ()
             for name, consumer in truth.machine.consumers.items():
                 if consumer.is_ack_none:
                     continue
                 asked = self._ledger.acks_asked.get(self._ledger.key(uid, name), ())
-                missing = [seq for seq in live if seq not in asked]
+                missing = [seq for seq in live if seq not in asked and seq not in given_up]
                 need(not missing, f"{name} of {uid} has given {missing[:5]} to nobody who acked it")
                 self._world.counts["consumers drained"] += 1

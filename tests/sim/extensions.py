@@ -23,7 +23,6 @@ from streamd.errors import JsError
 from streamd.machine import commands
 from streamd.machine.base import Effects
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.message_headers import get
 from streamd.machine.streams.dead_letters import DeadLetters, Letter
 from streamd.machine.streams.producers import PRODUCER_OUT_OF_SEQUENCE, Claim, Producers
 from streamd.machine.streams.stream import StreamMachine
@@ -36,6 +35,7 @@ from streamd.node.stream_groups.letter_sending import LetterSending, _Lane
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.types import Entry, Msg, Seq
 from tests.sim.crash import SimWires
+from tests.sim.extension_checks import letter_bodies, overtaken, produced_wrongly
 from tests.sim.node import START_NS, FoldColumns, SimNode
 
 if TYPE_CHECKING:
@@ -130,9 +130,8 @@ class Produced:
             name, sequence = found[4].split(b":")
             stored[name].append(int(sequence))
         for producer in self._producers:
-            have = stored[producer.name]
-            assert have == list(range(1, len(have) + 1)), f"{producer.name!r}: {have}"
-            assert producer.acked <= len(have), f"{producer.name!r}: acked {producer.acked}: {have}"
+            wrong = produced_wrongly(producer.name, stored[producer.name], producer.acked)
+            assert not wrong, wrong
 
     def finish(self, campaign: Campaign, node: SimNode) -> None:
         for number, producer in enumerate(self._producers):
@@ -278,12 +277,8 @@ class Lettered:
     # --- checks -------------------------------------------------------------------------------
 
     def check(self, read: Callable[[Seq], tuple[Any, ...] | None], node: SimNode) -> None:
-        letters: dict[bytes, bytes] = {}
-        for headers, body in self._elsewhere.stored:
-            seq = get(headers, b"Nats-Dead-Letter-Sequence")
-            assert seq is not None and seq not in letters, f"two letters of {seq!r}"
-            assert body, f"the letter of {seq!r} has lost its body"
-            letters[seq] = body
+        letters = letter_bodies(self._elsewhere.stored)
+        assert all(letters.values()), f"letters have lost their bodies: {letters}"
         index = node.group.machine.index
         there: set[bytes] = set()
         for live in index.live.seqs(index.first_seq, index.last_seq):
@@ -371,9 +366,11 @@ class Ordered:
         live = node.group.machine.index.live
         for subject, reply, _, _ in self._wires.delivered[self._seen :]:
             seq = int(reply.split(b".")[5])
-            for before in range(1, seq):
-                if self._stored.get(before) == subject and live.has(before):
-                    assert before in self._acked, f"{seq} overtakes {before} on {subject!r}"
+            self._stored.setdefault(seq, subject)  # also if its ack was lost
+            before = overtaken(
+                seq, self._stored, lambda each: live.has(each) and each not in self._acked
+            )
+            assert not before, f"{seq} overtakes {before} on {subject!r}"
         self._seen = len(self._wires.delivered)
 
     def check(self, read: Callable[[Seq], tuple[Any, ...] | None], node: SimNode) -> None:

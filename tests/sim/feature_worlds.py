@@ -124,13 +124,6 @@ class FeatureClient(Client):
     def _some_name(self) -> str:
         return self.rng.choice([name for name in PLAIN if name in self.cluster.plan.configs])
 
-    def _handle_of(self, name: str) -> Any:
-        process = self.process
-        handle = process.node.stream(name) if process is not None else None
-        if handle is None:
-            self.finish()
-        return handle
-
     # --- counters -----------------------------------------------------------------------------
 
     def add(self) -> None:

@@ -28,6 +28,7 @@ class Ledger:
         self.double_acked: dict[Key, set[Seq]] = {}
         self.acks_asked: dict[Key, set[Seq]] = {}  # confirmed or not
         self.asked: dict[tuple[Uid, str], set[Seq]] = {}  # whatever the consumer was then
+        self.terminated: set[tuple[Uid, str, Seq]] = set()
         self.refused: set[bytes] = set()  # bodies that were definitely not stored
         self.ids: dict[tuple[Uid, bytes], Seq] = {}  # message id -> where it is
         self.bodies = count(1)
@@ -97,8 +98,12 @@ class Ledger:
         held = truth.machine.consumers.get(consumer) if truth is not None else None
         return (uid, consumer, held.uid, held.resets) if held is not None else (uid, consumer, 0, 0)
 
-    def on_ack_asked(self, uid: Uid, consumer: str, seq: Seq) -> None:
-        """A client acks what a consumer gave it."""
+    def on_ack_asked(
+        self, uid: Uid, consumer: str, seq: Seq, *, is_terminating: bool = False
+    ) -> None:
+        """A client acks, or terminates, what a consumer gave it."""
+        if is_terminating:
+            self.terminated.add((uid, consumer, seq))
         self.acks_asked.setdefault(self.key(uid, consumer), set()).add(seq)
         self.asked.setdefault((uid, consumer), set()).add(seq)
 

@@ -1,5 +1,6 @@
-"""Broken variants of counters, schedules, fast batches and lives; of origins that come and go; and
-of archives: each kind is caught by worlds that are about it (`plan`)."""
+"""Broken variants of counters, schedules, fast batches and lives; of dead letters, producers and
+order by subject; of origins that come and go; and of archives: each kind is caught by worlds that
+are about it (`plan`)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.fast_batches import Answers, FastBatch, FastBatches, Row
 from streamd.machine.streams.origins import Origins
 from streamd.machine.streams.schedules import Schedules
+from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_storing import StreamStoring
+from streamd.node.stream_groups.letter_sending import LetterSending
 from streamd.node.stream_groups.stream_cut import StreamCut
-from tests.sim import features
-from tests.sim.plan import ARCHIVES, FEATURES, ORIGINS
+from tests.sim import extensions, features
+from tests.sim.plan import ARCHIVES, EXTENSIONS, FEATURES, ORIGINS
 
 Replace = Callable[[Any, str, Any], None]
 Mutant = Callable[[Replace], None]
@@ -89,6 +92,48 @@ def _of_patches(patches: list[features.Patch]) -> Mutant:
     return broken
 
 
+# --- dead letters, producers, order by subject ----------------------------------------------------
+
+
+def letters_of_earlier_leaders_stay(replace: Replace) -> None:
+    """A new leader sends what is given up from now on."""
+    poll = LetterSending.poll
+
+    def forgetful(sending: LetterSending, turn: Any) -> None:
+        if not sending._seen:
+            sending._seen = sending._machine.content.letters.last_number
+        poll(sending, turn)
+
+    replace(LetterSending, "poll", forgetful)
+
+
+def terminated_ones_get_no_letter(replace: Replace) -> None:
+    """Only what was delivered too often gets a letter."""
+    on_given_up = StreamConsumers.on_given_up
+
+    def silent(consumers: StreamConsumers, consumer: Any, sseq: int, **more: Any) -> None:
+        if more["reason"] is None:
+            on_given_up(consumers, consumer, sseq, **more)
+
+    replace(StreamConsumers, "on_given_up", silent)
+
+
+def letters_of_the_next_message(replace: Replace) -> None:
+    """A letter has the body of the message behind its own, if there is one."""
+    message = LetterSending._message
+
+    def confused(sending: LetterSending, letter: Any, lane: Any) -> Any:
+        following = letter.sseq + 1
+        if sending._machine.index.live.has(following):
+            found = sending._reads.get(following)
+            if found is not None:
+                subject, headers, payload = found
+                return sending._headers(letter, lane, subject, headers, None), payload
+        return message(sending, letter, lane)
+
+    replace(LetterSending, "_message", confused)
+
+
 # --- origins --------------------------------------------------------------------------------------
 
 
@@ -144,6 +189,17 @@ OF_WORLDS: dict[str, dict[str, Mutant]] = {
         lives_forgotten,
     )
     | {name: _of_patches(patches) for name, patches in features.MUTANTS.items()},
+    EXTENSIONS: _named(
+        letters_of_earlier_leaders_stay,
+        terminated_ones_get_no_letter,
+        letters_of_the_next_message,
+    )
+    | {
+        name: _of_patches(patches)
+        for variants in (extensions.PRODUCED, extensions.LETTERED, extensions.ORDERED)
+        for name, patches in variants.items()
+        if name != "letters_stored_again"  # the same as stored_again
+    },
     ORIGINS: _named(identity_ignored),
     ARCHIVES: _named(deleted_ones_in_the_archive, pending_not_archived, abandoned_restores_stay),
 }

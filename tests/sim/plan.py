@@ -21,6 +21,7 @@ IN_MEMORY = "M"
 COPIES = "copies"  # mirrors and sources
 ORIGINS = "origins"  # of copies: they come and go, are work queues, or far away
 FEATURES = "features"  # counters, schedules, fast batches, lives
+EXTENSIONS = "extensions"  # dead letters, numbered producers, order by subject
 ARCHIVES = "archives"  # of streams, and streams made of them
 
 # Action of a client -> how often, relative to the others.
@@ -51,6 +52,7 @@ class Plan(NamedTuple):
     configs: dict[str, Document]  # by name, as a client asks for them
     actions: dict[str, float]  # what clients do -> how often, relative to the others
     copies: dict[str, Document] = {}  # noqa: RUF012 - of these: mirrors and streams with sources
+    consumers: dict[str, Document] = {}  # noqa: RUF012 - by stream, if each has one of its own
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -93,9 +93,12 @@ class Requester:
     def delete_msg(self) -> None:
         handle = self.some_handle()
         if handle is not None:
-            last = self.ledger.last_acked.get(handle.uid, 0)
-            seq = self.rng.randint(1, last + 2)
-            self._order(f"STREAM.MSG.DELETE.{handle.name}", {"seq": seq}, "deletes")
+            self._delete_from(handle)
+
+    def _delete_from(self, handle: Any) -> None:
+        last = self.ledger.last_acked.get(handle.uid, 0)
+        seq = self.rng.randint(1, last + 2)
+        self._order(f"STREAM.MSG.DELETE.{handle.name}", {"seq": seq}, "deletes")
 
     def purge(self) -> None:
         handle = self.some_handle()
@@ -130,11 +133,14 @@ class Requester:
         if handle is None:
             return
         stream = handle.name
-        config = config | {"durable_name": name, "deliver_policy": "all"}
         if config["ack_policy"] == "explicit":
-            config |= {"ack_wait": 3 * 10**9, "max_ack_pending": 1000}
+            config = config | {"ack_wait": 3 * 10**9, "max_ack_pending": 1000}
         if is_push:
-            config["deliver_subject"] = f"{self.name.decode()}.push.{stream}"
+            config = config | {"deliver_subject": f"{self.name.decode()}.push.{stream}"}
+        self._order_consumer(stream, name, config)
+
+    def _order_consumer(self, stream: str, name: str, config: Document) -> None:
+        config = config | {"durable_name": name, "deliver_policy": "all"}
         document = {"stream_name": stream, "config": config}
         self._order(f"CONSUMER.CREATE.{stream}.{name}", document, "consumers")
 

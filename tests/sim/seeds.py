@@ -16,7 +16,7 @@ from tests.sim.__main__ import (
     VARIED,
     Campaign,
 )
-from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
+from tests.sim.plan import ARCHIVES, COPIES, EXTENSIONS, FEATURES, ORIGINS
 from tests.sim.shortage import short_memory
 
 SHORT_MEMORY = "short memory"  # plain worlds within tests/sim/shortage.py
@@ -34,6 +34,7 @@ SPREAD: dict[str, range] = {
     COPIES: range(1, 92, 31),
     ENCRYPTED: range(1, 42, 20),
     FEATURES: range(1, 32, 30),
+    EXTENSIONS: range(1, 32, 30),
     ARCHIVES: range(1, 32, 30),
     ORIGINS: range(1, 32, 30),
 }
@@ -50,6 +51,7 @@ PROOF: dict[str, int] = {
     COPIES: 90,
     ENCRYPTED: 41,
     FEATURES: 101,
+    EXTENSIONS: 101,
     ARCHIVES: 101,
     ORIGINS: 101,
 }

@@ -15,7 +15,7 @@ from tests.sim.__main__ import (
     Campaign,
     run_seed,
 )
-from tests.sim.plan import ARCHIVES, COPIES, FEATURES, ORIGINS
+from tests.sim.plan import ARCHIVES, COPIES, EXTENSIONS, FEATURES, ORIGINS
 from tests.sim.seeds import FINDERS_OF_EACH_CHANGE, SHORT_MEMORY, SPREAD, VARIED_FINDERS, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,7 +30,7 @@ def check(campaign: Campaign, *, acked_per_seed: int) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [PLAIN, VARIED, DISKS, SIZES, GROWTH, COPIES, ORIGINS, FEATURES, ARCHIVES],
+    [PLAIN, VARIED, DISKS, SIZES, GROWTH, COPIES, ORIGINS, FEATURES, EXTENSIONS, ARCHIVES],
 )
 def test_no_promise_is_broken_whatever_fails(kind: str) -> None:
     """Clusters and single servers under faults: kills, power cuts, links, disks, membership."""

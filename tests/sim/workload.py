@@ -140,8 +140,11 @@ class Client(Requester):
         return (subject, headers, body)
 
     def some_handle(self) -> Any:
+        return self._handle_of(self._some_name())
+
+    def _handle_of(self, name: str) -> Any:
         process = self.process
-        handle = process.node.stream(self._some_name()) if process is not None else None
+        handle = process.node.stream(name) if process is not None else None
         if handle is None:
             self.finish()
         return handle
@@ -292,7 +295,8 @@ class Client(Requester):
         if self.rng.random() < 0.3:
             verb = self.some_verb()
             if verb.startswith((b"+ACK", b"+TERM", b"+NXT")):
-                self.ledger.on_ack_asked(uid, name, seq)
+                is_terminating = verb.startswith(b"+TERM")
+                self.ledger.on_ack_asked(uid, name, seq, is_terminating=is_terminating)
             handle.acks([subject], None, [verb])
             self.finish()
             return
