@@ -23,6 +23,7 @@ from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import free_port
 from tests.e2e.cluster import api
 from tests.parity.runner import ours_binary
+from tests.wire import Wire
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "contrib" / "prometheus" / "alerts.yml"
@@ -47,7 +48,8 @@ def dashboard_queries() -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three nodes with a stream that has a consumer and messages."""
+    """Three nodes with a stream that has two consumers and a message, which one has given up: a
+    dead letter waits."""
     binary = ours_binary()
     if not binary:
         pytest.skip("streamd is not installed beside this interpreter")
@@ -55,8 +57,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         found.start()
         config = {"name": "S", "subjects": ["s"], "num_replicas": 3}
         assert "error" not in api(found, "STREAM.CREATE.S", config)
-        consumer = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
-        assert "error" not in api(found, "CONSUMER.DURABLE.CREATE.S.c", consumer)
+        for name, metadata in ("c", {}), ("d", {"streamd.dead_letter": "nobody.stores.it"}):
+            consumer = {"durable_name": name, "ack_policy": "explicit", "metadata": metadata}
+            body = {"stream_name": "S", "config": consumer}
+            assert "error" not in api(found, f"CONSUMER.DURABLE.CREATE.S.{name}", body)
+        with Wire(found.nodes["n1"].port) as wire:
+            assert "error" not in wire.ask("s", b"never done")[0].json()
+            given = wire.ask("$JS.API.CONSUMER.MSG.NEXT.S.d")[0]
+            assert wire.ask(given.reply, b"+TERM")[0].payload == b""
         yield found
 
 
