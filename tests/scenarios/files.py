@@ -14,6 +14,7 @@ from streamd.node.groups.snapshot_state import unwrap, wrap
 from streamd.node.integrity.scrub import check_content
 from streamd.store.blocks.block_codec import BlockCodec
 from streamd.store.blocks.stream_store import StreamStore
+from streamd.store.disk import Disk
 from streamd.types import Entry, NodeId
 from tests.scenarios.driver import ROOT, Cluster
 from tests.sim.cluster import scrubbing
@@ -115,11 +116,20 @@ def falsify(
     checksum is right, and what it says is wrong. The node is a suspect of the checkers'."""
     disk, directory = cluster.hosts[name].disk, cluster.directory("S")
     uid = cluster.uid("S")
-    wanted = _open(cluster.hosts[like].disk, directory, uid).load_snapshot()
-    assert wanted is not None
-    store = _open(disk, directory, uid)
-    found = store.load_snapshot()
-    assert found is not None
+    right = open_files(cluster.hosts[like].disk, directory, uid)
+    falsify_files(open_files(disk, directory, uid), mutate, like=right)
+    cluster.suspects.add(name)
+
+
+def falsify_files(
+    store: StreamStore,
+    mutate: Callable[[StreamMachine], list[tuple[Any, ...]]],
+    *,
+    like: StreamStore,
+) -> None:
+    """Rewrite the snapshot in a stream's files as `falsify` does; both are closed then."""
+    wanted, found = like.load_snapshot(), store.load_snapshot()
+    assert wanted is not None and found is not None
     store.truncate_to(found.tail)
     members, state = unwrap(found.state)
     assert members is not None
@@ -139,10 +149,11 @@ def falsify(
         done=lambda: None,
     )
     store.close()
-    cluster.suspects.add(name)
+    like.close()
 
 
-def _open(disk: SimDisk, directory: str, uid: int) -> StreamStore:
+def open_files(disk: Disk, directory: str, uid: int) -> StreamStore:
+    """Open the files of a stream that no server has open."""
     return StreamStore.open(disk, directory, uid, Inline())
 
 
