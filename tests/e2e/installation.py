@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,9 +30,30 @@ def run(*words: object, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def build(root: Path, *kinds: str) -> Path:
-    """Build the packages of `kinds` (as `--wheel`; none: all) from the files that git knows; return
-    the directory with them."""
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a directory that `make` has filled: once, in one of the processes that run tests."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    directory, done = root / name, root / f"{name}.done"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(directory, ignore_errors=True)  # of a process that failed at it
+            directory.mkdir()
+            make(directory)
+            done.touch()
+    return directory
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with the sdist and the wheel that is made of it, from the files that git knows."""
+    pytest.importorskip("build", reason="not installed: streamd-server[dev]")
+    return made_once(tmp_path_factory, "packages", _build) / "dist"
+
+
+def _build(root: Path) -> None:
     source = root / "source"
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -41,14 +65,15 @@ def build(root: Path, *kinds: str) -> Path:
         if file.is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes(file.read_bytes())
-    run(sys.executable, "-m", "build", *kinds, "--outdir", root / "dist", source)
-    return root / "dist"
+    run(sys.executable, "-m", "build", "--outdir", root / "dist", source)
 
 
 def install(dist: Path, venv: Path) -> Path:
     """Install the wheel, and what it needs from the package index, into a new environment; return
-    the directory of its programs."""
-    run(sys.executable, ROOT / "tools" / "make_venv.py", venv)
+    the directory of its programs. As in the image: by this interpreter's pip, there is none in it;
+    and modules are compiled as they are imported, most never are."""
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
     (wheel,) = dist.glob("*.whl")
-    run(venv / "bin" / "python", "-m", "pip", "install", "--quiet", wheel)
+    pip = (sys.executable, "-m", "pip", "--python", venv / "bin" / "python")
+    run(*pip, "install", "--quiet", "--no-compile", wheel)
     return venv / "bin"

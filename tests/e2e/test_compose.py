@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from benchmarks.servers import free_port
+from tests.e2e.docker_engine import compose_command
 
 nats = pytest.importorskip("nats", reason="the client is not installed: streamd-server[dev]")
 
@@ -39,17 +40,6 @@ def _docker(*words: str, check: bool = True) -> str:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _compose_command() -> list[str]:
-    for command in ([os.environ.get("COMPOSE", "")], ["docker", "compose"], ["docker-compose"]):
-        try:
-            done = subprocess.run([*command, "version"], capture_output=True, check=False)
-        except OSError:
-            continue
-        if command[0] and done.returncode == 0:
-            return command
-    return []
 
 
 class Composed:
@@ -102,7 +92,7 @@ class Composed:
 
 @pytest.fixture
 def composed(tmp_path: Path) -> Iterator[Composed]:
-    command = _compose_command()
+    command = compose_command()
     if not shutil.which("docker") or not _docker("info", "-f", "{{.ID}}", check=False):
         pytest.skip("there is no Docker engine")
     if not command:

@@ -23,6 +23,8 @@ import pytest
 import yaml
 
 from benchmarks.servers import free_port
+from tests.e2e.docker_engine import compose_command
+from tests.e2e.installation import made_once
 from tests.wire import Wire
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +57,13 @@ def compose() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the build stage has run: `opt/streamd` is what the image gets."""
-    root = tmp_path_factory.mktemp("image")
+    return made_once(tmp_path_factory, "image", _build)
+
+
+def _build(root: Path) -> None:
     workdir = root
     for word, rest in stages()[0]:
         rest = _moved(rest, root)
@@ -76,7 +81,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             assert done.returncode == 0, (command, done.stdout, done.stderr)
     shutil.rmtree(workdir)  # the image has only what was installed
-    return root
 
 
 def _moved(text: str, root: Path) -> str:
@@ -292,20 +296,9 @@ def test_the_spark_profile_reads_the_nodes_volumes_and_writes_its_own() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
 
 
-def _compose_command() -> list[str]:
-    for command in (["docker", "compose"], ["docker-compose"]):
-        try:
-            done = subprocess.run([*command, "version"], capture_output=True, check=False)
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return command
-    return []
-
-
 def test_compose_accepts_its_file() -> None:
     """`docker compose config`, where there is one."""
-    command = _compose_command()
+    command = compose_command()
     if not command:
         pytest.skip("there is no docker compose")
     done = subprocess.run(

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.installation import ROOT, build, run
+from tests.e2e.installation import ROOT, packages, run
 
-pytest.importorskip("build", reason="not installed: streamd-server[dev]")
 pytest.importorskip("twine", reason="not installed: streamd-server[dev]")
+
+__all__ = ["packages"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs, on a machine that may be busy
 
 
-def test_what_is_published_is_whole(tmp_path: Path) -> None:
+def test_what_is_published_is_whole(packages: Path) -> None:
     """All sources are in both packages, and nothing of the tests."""
-    dist = build(tmp_path)
-    (wheel,) = dist.glob("streamd_server-*-py3-none-any.whl")
-    (sdist,) = dist.glob("streamd_server-*.tar.gz")
+    (wheel,) = packages.glob("streamd_server-*-py3-none-any.whl")
+    (sdist,) = packages.glob("streamd_server-*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     packed = set(zipfile.ZipFile(wheel).namelist())
     sources = {

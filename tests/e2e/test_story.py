@@ -21,9 +21,9 @@ import pytest
 
 from benchmarks.servers import free_ports
 from tests.browser import Browser
-from tests.e2e.installation import build, install, outside
+from tests.e2e.installation import install, outside, packages
 
-pytest.importorskip("build", reason="not installed: streamd-server[dev]")
+__all__ = ["packages"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -83,11 +83,11 @@ class Operator:
 
 
 @pytest.fixture
-def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
+def operator(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
     """Operator who has just installed the wheel; servers that are still up at the end go."""
     for name in [name for name in os.environ if name.startswith("NATS_")]:
         monkeypatch.delenv(name)
-    programs = install(build(tmp_path, "--wheel"), tmp_path / "venv")
+    programs = install(packages, tmp_path / "venv")
     home = tmp_path / "home"
     home.mkdir()
     yield Operator(programs, home)
