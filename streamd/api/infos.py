@@ -10,8 +10,9 @@ from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_lag import lag_of
 from streamd.machine.streams.origins import MIRROR, index_name
+from streamd.machine.streams.stream import StreamMachine
 from streamd.node.ports import ConsumerView, NodeHandle, OriginInfo, StreamHandle
-from streamd.types import Document, Uid
+from streamd.types import Document, Seq, Uid
 
 
 def stream_info(context: ApiContext, handle: StreamHandle, *, is_listed: bool = False) -> Document:
@@ -81,14 +82,11 @@ def _origin(source: StreamSource, info: OriginInfo | None, *, has_seq: bool) -> 
 
 def stream_state(state: Document, config: StreamConfig) -> Document:
     """Return the StreamState for a machine's numbers."""
-    first_seq, last_seq = state["first_seq"], state["last_seq"]
-    if not state["messages"] and not last_seq:
-        # Nothing was ever stored, purged or skipped.
-        first_seq = 1 if config.get("first_seq") else 0
+    last_seq = state["last_seq"]
     shown: Document = {
         "messages": state["messages"],
         "bytes": state["bytes"],
-        "first_seq": first_seq,
+        "first_seq": _first_seq(state["first_seq"], last_seq, config),
         "first_ts": times.format_ns(state["first_ts"]),
         "last_seq": last_seq,
         "last_ts": times.format_ns(state["last_ts"]),
@@ -98,6 +96,27 @@ def stream_state(state: Document, config: StreamConfig) -> Document:
             shown[field] = state[field]
     shown["consumer_count"] = state["consumer_count"]
     return shown
+
+
+def _first_seq(first_seq: Seq, last_seq: Seq, config: StreamConfig) -> Seq:
+    """Return the first sequence as it is shown: that of a stream in which nothing was ever stored,
+    purged or skipped is 0, or 1 if a later one was asked for."""
+    return first_seq if last_seq else int(bool(config.get("first_seq")))
+
+
+def stream_numbers(machine: StreamMachine) -> tuple[int, ...]:
+    """Return messages, bytes, first and last sequence, consumers and subjects of a stream, as
+    `stream_state` shows them: for pages that show all streams."""
+    index = machine.index
+    last_seq = index.last_seq
+    return (
+        index.count,
+        index.live.bytes,
+        _first_seq(index.first_seq, last_seq, machine.config),
+        last_seq,
+        machine.listed_count,
+        len(index.subjects.rows),
+    )
 
 
 def _lost(handle: StreamHandle) -> Document:
@@ -161,6 +180,35 @@ def consumer_info(
     if has_lag or (consumer.config.get("metadata") or {}).get(extension_settings.LAG) == "true":
         info |= _lag(handle, consumer, now_ns)
     return info
+
+
+def consumer_numbers(handle: StreamHandle, consumer: Consumer) -> tuple[int, ...]:
+    """Return the sequences delivered (of the consumer, of the stream) and of the ack floor, and how
+    many messages wait for acks, were delivered again, are asked for, and are to come, as
+    `consumer_info` shows them: for pages that show all consumers."""
+    numbers = consumer.info()
+    view = handle.consumer_view(consumer.name)
+    return (
+        *numbers["delivered"].values(),
+        *numbers["ack_floor"].values(),
+        numbers["num_ack_pending"],
+        numbers["num_redelivered"],
+        view.num_waiting if view is not None else 0,
+        numbers["num_pending"],
+    )
+
+
+def consumer_ages(consumer: Consumer, now_ns: int) -> tuple[int, ...]:
+    """Return the ages in ns of the oldest message that is not acked, and of the oldest that is not
+    delivered, 0 if there is none; empty if the disk does not say: the block is reported by who
+    reads it."""
+    try:
+        lag = lag_of(consumer)
+    except errors.CorruptionError:
+        return ()
+    unprocessed = max(0, now_ns - lag.unprocessed_ts) if lag.unprocessed_seq else 0
+    undelivered = max(0, now_ns - lag.undelivered_ts) if lag.undelivered_seq else 0
+    return unprocessed, undelivered
 
 
 def _lag(handle: StreamHandle, consumer: Consumer, now_ns: int) -> Document:

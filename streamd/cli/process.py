@@ -191,7 +191,8 @@ class ServerProcess:
             server_id=self._server_id,
             server_name=self._server_name,
         )
-        self._slicer = Slicer(asyncio.get_running_loop().call_soon)
+        loop = asyncio.get_running_loop()
+        self._slicer = Slicer(loop.call_soon, loop.call_later)
         description = ServerDescription(
             options,
             server_id=self._server_id,

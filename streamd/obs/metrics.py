@@ -1,58 +1,83 @@
-"""/metrics in Prometheus' text format, from the documents that /varz and /jsz show.
+"""/metrics in Prometheus' text format: numbers of /varz, and those of each stream.
 
 Metric names are those of prometheus-nats-exporter, so dashboards made for it keep working. The
-text is made in pieces, of one stream each: there may be thousands, and nobody can page here.
+text is made in pieces, of one stream each: there may be thousands, and nobody can page here. They
+are read each few seconds, so streams come as lines that are kept while nothing changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from streamd.latency_histogram import BOUNDS_S, LatencyHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+
+Gauges = Sequence[tuple[str, str]]
+"""Names of metrics, each with its help text, in the order of the numbers that come for them."""
+
+
+class Lines(NamedTuple):
+    """Samples of one thing, a line for each metric of a table of gauges."""
+
+    gauges: Gauges
+    lines: Sequence[str]
+
+
+class StreamSamples(NamedTuple):
+    """Samples of this node's replica of a stream, and of its consumers; a None among those is a
+    pause."""
+
+    numbers: Sequence[float]  # in the order of `STREAM_GAUGES`
+    groups: Sequence[Lines]
+    consumers: Iterable[Sequence[Lines] | None] = ()
+
+
 Row = Mapping[str, object]
 """A JSON object of /varz or /jsz, at any depth."""
 
-_STREAM_GAUGES = {
-    "jetstream_stream_total_messages": "messages",
-    "jetstream_stream_total_bytes": "bytes",
-    "jetstream_stream_first_seq": "first_seq",
-    "jetstream_stream_last_seq": "last_seq",
-    "jetstream_stream_consumer_count": "consumer_count",
-    "jetstream_stream_subject_count": "num_subjects",
-}
-_CONSUMER_GAUGES = {
-    "jetstream_consumer_delivered_consumer_seq": ("delivered", "consumer_seq"),
-    "jetstream_consumer_delivered_stream_seq": ("delivered", "stream_seq"),
-    "jetstream_consumer_ack_floor_consumer_seq": ("ack_floor", "consumer_seq"),
-    "jetstream_consumer_ack_floor_stream_seq": ("ack_floor", "stream_seq"),
-    "jetstream_consumer_num_ack_pending": ("num_ack_pending",),
-    "jetstream_consumer_num_redelivered": ("num_redelivered",),
-    "jetstream_consumer_num_waiting": ("num_waiting",),
-    "jetstream_consumer_num_pending": ("num_pending",),
-}
-# Of the `lag` of a consumer, in ns.
-_LAG_GAUGES = {
-    "streamd_consumer_oldest_unprocessed_age_seconds": (
-        "unprocessed_age",
+STREAM_GAUGES: Final[Gauges] = (
+    ("jetstream_stream_total_messages", "Stream messages"),
+    ("jetstream_stream_total_bytes", "Stream bytes"),
+    ("jetstream_stream_first_seq", "Stream first_seq"),
+    ("jetstream_stream_last_seq", "Stream last_seq"),
+    ("jetstream_stream_consumer_count", "Stream consumer_count"),
+    ("jetstream_stream_subject_count", "Stream num_subjects"),
+)
+BLOCK_GAUGES: Final[Gauges] = (
+    ("streamd_block_bytes", "Bytes of the stream's block files here: their content"),
+    ("streamd_block_stored_bytes", "Bytes of the stream's block files here: on disk"),
+)
+# Of this node's replica; only in a cluster.
+REPLICA_GAUGES: Final[Gauges] = tuple(
+    (f"streamd_replica_{name}", f"Replica here: streamd_replica_{name}")
+    for name in ("is_leader", "current", "lag", "applied", "equal", "differing")
+)
+LETTER_GAUGES: Final[Gauges] = (
+    (
+        "streamd_dead_letters_waiting",
+        "Dead letters that are not stored yet where they are to go",
+    ),
+)
+CONSUMER_GAUGES: Final[Gauges] = (
+    ("jetstream_consumer_delivered_consumer_seq", "Consumer delivered consumer_seq"),
+    ("jetstream_consumer_delivered_stream_seq", "Consumer delivered stream_seq"),
+    ("jetstream_consumer_ack_floor_consumer_seq", "Consumer ack_floor consumer_seq"),
+    ("jetstream_consumer_ack_floor_stream_seq", "Consumer ack_floor stream_seq"),
+    ("jetstream_consumer_num_ack_pending", "Consumer num_ack_pending"),
+    ("jetstream_consumer_num_redelivered", "Consumer num_redelivered"),
+    ("jetstream_consumer_num_waiting", "Consumer num_waiting"),
+    ("jetstream_consumer_num_pending", "Consumer num_pending"),
+)
+LAG_GAUGES: Final[Gauges] = (
+    (
+        "streamd_consumer_oldest_unprocessed_age_seconds",
         "Age of the oldest message that is not acked yet, delivered or not",
     ),
-    "streamd_consumer_lag_seconds": (
-        "undelivered_age",
-        "Age of the oldest message that is not delivered yet",
-    ),
-}
-# Of this node's replica; only in a cluster, as what it is made of.
-_REPLICA_GAUGES: dict[str, Callable[[Row], float]] = {
-    "streamd_replica_is_leader": lambda stream: stream["role"] == "leader",
-    "streamd_replica_current": lambda stream: _number(stream["current"]),
-    "streamd_replica_lag": lambda stream: _number(stream["lag"]),
-    "streamd_replica_applied": lambda stream: _number(stream["applied"]),
-    "streamd_replica_equal": lambda stream: _checkpoint(stream, "equal"),
-    "streamd_replica_differing": lambda stream: _checkpoint(stream, "differing"),
-}
+    ("streamd_consumer_lag_seconds", "Age of the oldest message that is not delivered yet"),
+)
 _META_GAUGES = {
     "streamd_meta_cluster_size": "cluster_size",
     "streamd_meta_quorum_needed": "quorum_needed",
@@ -109,14 +134,13 @@ _CARE_GAUGES = {
     "tails_kept": ("streamd_tails_kept", "Files of log entries that lie in trash/ now"),
     "lost_streams": ("streamd_lost_streams", "Streams whose only copy is lost or damaged"),
 }
-_SERVER_GAUGES = {
-    "jetstream_server_total_streams": "streams",
-    "jetstream_server_total_consumers": "consumers",
-    "jetstream_server_total_messages": "messages",
-    "jetstream_server_total_message_bytes": "bytes",
-}
-
-
+# Sums over the streams here.
+_SERVER_GAUGES: Final[Gauges] = (
+    ("jetstream_server_total_streams", "streams"),
+    ("jetstream_server_total_consumers", "consumers"),
+    ("jetstream_server_total_messages", "messages"),
+    ("jetstream_server_total_message_bytes", "bytes"),
+)
 _LATENCIES = {
     "log_write": (
         "streamd_log_write_seconds",
@@ -135,91 +159,125 @@ _LATENCIES = {
 
 def render(
     varz: Row,
-    jsz: Row,
-    care: dict[str, int] | None = None,
+    jetstream: Row,
+    streams: Iterable[StreamSamples | None] = (),
+    care: Mapping[str, int] | None = None,
     latencies: Mapping[str, LatencyHistogram] | None = None,
 ) -> bytes:
     """Return the exposition of one moment."""
-    return "".join(pieces(varz, jsz, care, latencies)).encode()
+    return "".join(pieces(varz, jetstream, streams, care, latencies)).encode()
 
 
 def pieces(
     varz: Row,
-    jsz: Row,
-    care: dict[str, int] | None = None,
+    jetstream: Row,
+    streams: Iterable[StreamSamples | None],
+    care: Mapping[str, int] | None = None,
     latencies: Mapping[str, LatencyHistogram] | None = None,
 ) -> Iterator[str]:
-    """Iterate over the exposition of one moment; an empty piece is a pause.
+    """Iterate over the exposition of one moment; an empty piece is a pause, and so is a None among
+    `streams`. `jetstream` has `disabled`, or in a cluster `meta_cluster`, as /jsz has them.
 
-    The samples of a metric must stand together, and the rows of `jsz` are made but once: so lines
-    are collected by metric, then told.
+    The samples of a metric must stand together, and each stream is looked at but once: so lines are
+    collected by metric, then told.
     """
     server = str(varz["server_id"])
     families: dict[str, _Family] = {}
 
-    def gauge(name: str, text: str, value: float, labels: tuple[tuple[str, str], ...]) -> None:
-        family = families.get(name)
-        if family is None:
-            family = families[name] = _Family("gauge", name, text)
-        family.add(value, labels)
+    def put(gauges: Gauges, values: Iterable[float], labels: str) -> None:
+        for (name, text), value in zip(gauges, values, strict=True):
+            family = families.get(name)
+            if family is None:
+                family = families[name] = _Family("gauge", name, text)
+            family.add(value, labels)
 
-    here = (("server_id", server),)
+    tables: dict[int, _Table] = {}
+
+    def collect(group: Lines) -> None:
+        table = tables.get(id(group.gauges))
+        if table is None:
+            table = tables[id(group.gauges)] = _Table(group.gauges)
+        table.rows.append(group.lines)
+
+    here = labels_of(server_id=server)
     for name, value in _numbers("gnatsd_varz", varz):
-        gauge(name, name.removeprefix("gnatsd_"), value, here)
+        put(((name, name.removeprefix("gnatsd_")),), (value,), here)
     requests = families["requests"] = _Family(
         "counter", "streamd_http_requests_total", "Requests to the monitoring port"
     )
     for path, count in _row(varz["http_req_stats"]).items():
-        requests.add(_number(count), (("path", path),))
+        requests.add(_number(count), labels_of(path=path))
     for key, count in (care or {}).items():
         if key in _CARE_GAUGES:
-            gauge(*_CARE_GAUGES[key], count, here)
+            put((_CARE_GAUGES[key],), (count,), here)
             continue
         name, text = _CARE_COUNTERS[key]
         families[key] = _Family("counter", f"{name}_total", text)
         families[key].add(count, here)
-    is_disabled = bool(jsz.get("disabled"))
-    gauge("jetstream_server_jetstream_disabled", "JetStream disabled", is_disabled, here)
-    if not is_disabled:
-        for name, key in _SERVER_GAUGES.items():
-            gauge(name, key, _number(jsz[key]), here)
-        in_cluster = jsz.get("meta_cluster") is not None
-        if in_cluster:
-            meta = _row(jsz["meta_cluster"])
-            of_meta = (("cluster", str(meta["name"])), *here)
-            for name, key in _META_GAUGES.items():
-                gauge(name, f"Meta group {key}", _number(meta[key]), of_meta)
-            leads = meta.get("leader") == varz["server_name"]
-            gauge("streamd_meta_is_leader", "Leads the meta group", leads, of_meta)
-        for account in _rows(jsz, "account_details"):
-            of_account = ("account", str(account["name"]))
-            for stream in _rows(account, "stream_detail"):
+    is_disabled = bool(jetstream.get("disabled"))
+    disabled = ("jetstream_server_jetstream_disabled", "JetStream disabled")
+    put((disabled,), (is_disabled,), here)
+    if jetstream.get("meta_cluster") is not None:
+        meta = _row(jetstream["meta_cluster"])
+        of_meta = labels_of(cluster=str(meta["name"])) + "," + here
+        for name, key in _META_GAUGES.items():
+            put(((name, f"Meta group {key}"),), (_number(meta[key]),), of_meta)
+        leads = meta.get("leader") == varz["server_name"]
+        put((("streamd_meta_is_leader", "Leads the meta group"),), (leads,), of_meta)
+    stream_count = consumer_count = message_count = byte_count = 0.0
+    for stream in streams:
+        if stream is None:
+            yield ""
+            continue
+        messages, size, _, _, consumers, _ = stream.numbers
+        stream_count += 1
+        consumer_count += consumers
+        message_count += messages
+        byte_count += size
+        for group in stream.groups:
+            collect(group)
+        for consumer in stream.consumers:
+            if consumer is None:
                 yield ""
-                of_stream = (of_account, *here, ("stream_name", str(stream["name"])))
-                _of_stream(gauge, stream, of_stream, in_cluster=in_cluster)
-                for consumer in _rows(stream, "consumer_detail"):
-                    yield ""
-                    of_consumer = (of_account, ("consumer_name", str(consumer["name"])))
-                    _of_consumer(gauge, consumer, of_consumer + of_stream[1:])
+                continue
+            for group in consumer:
+                collect(group)
+    if not is_disabled:
+        totals = (stream_count, consumer_count, message_count, byte_count)
+        put(_SERVER_GAUGES, totals, here)
     for key, histogram in (latencies or {}).items():
-        families[key] = _histogram(*_LATENCIES[key], histogram, server)
+        families[key] = _histogram(*_LATENCIES[key], histogram, here)
     for family in families.values():
         yield from family.pieces()
+    for table in tables.values():
+        yield from table.pieces()
 
 
-def _histogram(name: str, text: str, histogram: LatencyHistogram, server: str) -> _Family:
+def lines_of(gauges: Gauges, values: Iterable[float], labels: str) -> Lines:
+    """Return the samples of one thing. `labels` are as `labels_of` makes them."""
+    return Lines(
+        gauges,
+        [
+            f"{name}{{{labels}}} {float(value)!r}\n"
+            for (name, _), value in zip(gauges, values, strict=True)
+        ],
+    )
+
+
+def labels_of(**texts: str) -> str:
+    """Return labels with their values, as they stand in a sample."""
+    return ",".join(f'{name}="{_escaped(text)}"' for name, text in texts.items())
+
+
+def _histogram(name: str, text: str, histogram: LatencyHistogram, here: str) -> _Family:
     """Return a family of the buckets, the sum and the count of a histogram."""
     family = _Family("histogram", name, text)
-    here = ("server_id", server)
     totals = histogram.cumulative()
     for bound, total in zip((*map(repr, BOUNDS_S), "+Inf"), totals, strict=True):
-        family.add(total, (here, ("le", bound)), suffix="_bucket")
-    family.add(histogram.sum_s, (here,), suffix="_sum")
-    family.add(totals[-1], (here,), suffix="_count")
+        family.add(total, f'{here},le="{bound}"', suffix="_bucket")
+    family.add(histogram.sum_s, here, suffix="_sum")
+    family.add(totals[-1], here, suffix="_count")
     return family
-
-
-_Gauge = Callable[[str, str, float, tuple[tuple[str, str], ...]], None]
 
 
 class _Family:
@@ -229,13 +287,12 @@ class _Family:
 
     def __init__(self, kind: str, name: str, text: str) -> None:
         self._name = name
-        self._head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+        self._head = _head(kind, name, text)
         self._lines: list[str] = []
 
-    def add(self, value: float, labels: tuple[tuple[str, str], ...], suffix: str = "") -> None:
+    def add(self, value: float, labels: str, suffix: str = "") -> None:
         """Add a sample."""
-        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-        self._lines.append(f"{self._name}{suffix}{{{shown}}} {float(value)!r}\n")
+        self._lines.append(f"{self._name}{suffix}{{{labels}}} {float(value)!r}\n")
 
     def pieces(self) -> Iterator[str]:
         """Iterate over the text, some hundred samples a piece."""
@@ -244,44 +301,29 @@ class _Family:
             yield "".join(self._lines[at : at + 256])
 
 
+class _Table:
+    """Metrics of many things, each of which has a sample of every one: rows of lines."""
+
+    __slots__ = ("_gauges", "rows")
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+        self.rows: list[Sequence[str]] = []
+
+    def pieces(self) -> Iterator[str]:
+        """Iterate over the text, metric by metric, some hundred samples a piece."""
+        for at, (name, text) in enumerate(self._gauges):
+            yield _head("gauge", name, text)
+            for start in range(0, len(self.rows), 256):
+                yield "".join([row[at] for row in self.rows[start : start + 256]])
+
+
+def _head(kind: str, name: str, text: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _of_stream(
-    gauge: _Gauge, stream: Row, labels: tuple[tuple[str, str], ...], *, in_cluster: bool
-) -> None:
-    state = _row(stream["state"])
-    for name, key in _STREAM_GAUGES.items():
-        gauge(name, f"Stream {key}", _number(state.get(key, 0)), labels)
-    if "blocks" in stream:
-        blocks = _row(stream["blocks"])
-        text = "Bytes of the stream's block files here: {}"
-        for key, what in (("bytes", "their content"), ("stored_bytes", "on disk")):
-            gauge(f"streamd_block_{key}", text.format(what), _number(blocks[key]), labels)
-    if "dead_letters" in stream:
-        text = "Dead letters that are not stored yet where they are to go"
-        gauge("streamd_dead_letters_waiting", text, _number(stream["dead_letters"]), labels)
-    if in_cluster and "role" in stream:
-        for name, of in _REPLICA_GAUGES.items():
-            gauge(name, f"Replica here: {name}", float(of(stream)), labels)
-
-
-def _of_consumer(gauge: _Gauge, consumer: Row, labels: tuple[tuple[str, str], ...]) -> None:
-    for name, path in _CONSUMER_GAUGES.items():
-        value: object = consumer
-        for key in path:
-            value = _row(value)[key]
-        gauge(name, "Consumer " + " ".join(path), _number(value), labels)
-    if "lag" in consumer:
-        lag = _row(consumer["lag"])
-        for name, (key, text) in _LAG_GAUGES.items():
-            gauge(name, text, _number(lag[key]) / 1e9, labels)
-
-
-def _checkpoint(stream: Row, key: str) -> float:
-    """Return how many other replicas were equal, or differing, when they were last compared."""
-    return _number(_row(stream["checkpoint"])[key])
 
 
 def _number(value: object) -> float:
@@ -292,12 +334,6 @@ def _number(value: object) -> float:
 def _row(value: object) -> Row:
     assert isinstance(value, Mapping), value
     return value
-
-
-def _rows(row: Row, key: str) -> Iterable[Row]:
-    rows = row.get(key, ())
-    assert isinstance(rows, Iterable), rows
-    return rows
 
 
 def _numbers(prefix: str, document: Row) -> Iterator[tuple[str, float]]:

@@ -128,7 +128,7 @@ def conflicts_of(cluster: Cluster, name: NodeId) -> int:
     """The metric of a node's process that counts them."""
     documents = cluster.documents(name)
     varz = {"server_id": name, "server_name": name, "http_req_stats": {}}
-    text = render(varz, finish(documents.jsz({})), finish(documents.care())).decode()
+    text = render(varz, documents.groups(), care=finish(documents.care())).decode()
     metric = f'streamd_incarnation_conflicts_total{{server_id="{name}"}} '
     return int(float(text.partition(metric)[2].split()[0]))
 

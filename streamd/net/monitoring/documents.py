@@ -34,6 +34,7 @@ from streamd.net.monitoring.sliced_pages import Document, Rows, Steps, looked_at
 from streamd.net.monitoring.stacks import command_line, stacks
 from streamd.net.monitoring.stats import LeafRow, LeafTable, Routes, RouteStats
 from streamd.net.pubsub.interest import RemoteSub
+from streamd.obs.metrics import StreamSamples
 from streamd.tokens.jwt import take_apart
 from streamd.types import stream_label
 
@@ -283,10 +284,10 @@ class Monitoring:
 
     # --- /jsz -------------------------------------------------------------------------------------
 
-    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[Document]:
-        """Build /jsz; with `is_whole` of all streams and consumers, which no page is."""
+    def jsz(self, query: Query) -> Steps[Document]:
+        """Build /jsz."""
         if self._js is not None:
-            return (yield from self._js.jsz(query, is_whole=is_whole))
+            return (yield from self._js.jsz(query))
         now = format_ns(time.time_ns())
         return {**no_stats(), "server_id": self._server_id, "now": now, "disabled": True}
 
@@ -317,6 +318,15 @@ class Monitoring:
     def latencies(self) -> Mapping[str, LatencyHistogram]:
         """Return the durations that /metrics shows; none without JetStream."""
         return {} if self._js is None else self._js.js.node.health.latencies
+
+    def jetstream(self) -> Document:
+        """Return what /jsz says of JetStream itself: `disabled`, or in a cluster `meta_cluster`."""
+        return self._js.groups() if self._js is not None else {"disabled": True}
+
+    def samples(self) -> Steps[Iterator[StreamSamples | None]]:
+        """Find the samples of all streams and consumers here, for /metrics; a None among them is a
+        pause."""
+        return (yield from self._js.samples()) if self._js is not None else iter(())
 
     def care(self) -> Steps[dict[str, int]]:
         """Collect the counters for /metrics that no other document has."""

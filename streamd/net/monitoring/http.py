@@ -237,10 +237,9 @@ class HttpServer:
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         monitoring, wait = self._monitoring, self._slicer.wait
-        every = {"consumers": "1", "digest": "1", "lag": "1"}
-        jsz = await wait(monitoring.jsz(every, is_whole=True))
-        varz = await wait(monitoring.varz({}))
-        pieces = metrics.pieces(varz, jsz, await wait(monitoring.care()), monitoring.latencies())
+        varz, jetstream = await wait(monitoring.varz({})), monitoring.jetstream()
+        samples, care = await wait(monitoring.samples()), await wait(monitoring.care())
+        pieces = metrics.pieces(varz, jetstream, samples, care, monitoring.latencies())
         return await self._send(request, pieces, {"Content-Type": metrics.CONTENT_TYPE})
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:

@@ -20,6 +20,8 @@ from streamd.net.monitoring.healthz import lag, lost_streams, not_current
 from streamd.net.monitoring.query import BadQuery, NotLeader, Query, flag, page
 from streamd.net.monitoring.range_digests import range_digests
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
+from streamd.net.monitoring.stream_samples import SampleMaker, agreement_of
+from streamd.obs.metrics import StreamSamples
 from streamd.types import META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
@@ -108,6 +110,27 @@ class JetStreamSources:
         found: Document = self._infos.blocks(self.node, uid)
         return found
 
+    def stream_numbers(self, handle: StreamHandle) -> tuple[int, ...]:
+        """Return numbers of a stream, as they stand in `STREAM_GAUGES`."""
+        found: tuple[int, ...] = self._infos.stream_numbers(handle.machine)
+        return found
+
+    def block_sizes(self, uid: Uid) -> tuple[int, ...]:
+        """Return what a stream's blocks hold, and what they take on this node's disk; empty if it
+        has no files here."""
+        return self.node.block_bytes(uid) or ()
+
+    def consumer_numbers(self, handle: StreamHandle, consumer: Consumer) -> tuple[int, ...]:
+        """Return numbers of a consumer, as they stand in `CONSUMER_GAUGES`."""
+        found: tuple[int, ...] = self._infos.consumer_numbers(handle, consumer)
+        return found
+
+    def consumer_ages(self, consumer: Consumer) -> tuple[int, ...]:
+        """Return how late a consumer is in ns, as in `LAG_GAUGES`; empty if nobody can say."""
+        now_ns = self._router.server.clock.now_ns()
+        found: tuple[int, ...] = self._infos.consumer_ages(consumer, now_ns)
+        return found
+
     def replica_rows(self, facts: GroupInfo) -> list[Document]:
         rows: list[Document] = self._cluster_infos.replica_rows(facts)
         return rows
@@ -131,20 +154,21 @@ class _Totals:
 
     def add(self, machine: StreamMachine, *, leads: bool) -> None:
         """Count one stream."""
-        config, index, consumer_count = machine.config, machine.index, machine.listed_count
+        config, consumer_count = machine.config, machine.listed_count
+        held, count = machine.index.live.bytes, machine.index.count
         reserved = max(0, config.get("max_bytes", -1))
         self.streams += 1
         self.consumers += consumer_count
         if leads:
             self.streams_led += 1
             self.consumers_led += consumer_count
-        self.messages += index.count
-        self.bytes += index.live.bytes
+        self.messages += count
+        self.bytes += held
         if config.get("storage", "file") == "file":
-            self.storage += index.live.bytes
+            self.storage += held
             self.reserved_storage += reserved
         else:
-            self.memory += index.live.bytes
+            self.memory += held
             self.reserved_memory += reserved
         self.ha_assets += config.get("num_replicas", 1) > 1
 
@@ -152,9 +176,8 @@ class _Totals:
 class _Page:
     """Selection of accounts, streams and consumers that one /jsz shows."""
 
-    def __init__(self, query: Query, *, is_whole: bool) -> None:
+    def __init__(self, query: Query) -> None:
         offset, self._limit = page(query)
-        self._is_whole = is_whole
         account, self.stream = query.get("acc", ""), query.get("stream", "")
         self.accounts_offset = 0 if account else offset
         self.streams_offset = offset if account and not self.stream else 0
@@ -164,8 +187,6 @@ class _Page:
         self, replicas: Sequence[StreamHandle], *, has_consumers: bool
     ) -> Sequence[StreamHandle]:
         """Return the streams of this page: it ends early if they have many consumers."""
-        if self._is_whole:
-            return replicas
         limit = 1 if self.stream else self._limit
         shown = replicas[self.streams_offset : self.streams_offset + limit]
         rows = 0
@@ -177,15 +198,11 @@ class _Page:
 
     def accounts(self, names: Sequence[str]) -> Sequence[str]:
         """Return the accounts of this page."""
-        if self._is_whole:
-            return names
         return names[self.accounts_offset : self.accounts_offset + self._limit]
 
     def consumers(self, names: Iterable[str]) -> list[str]:
         """Return those of a stream's consumers that are shown."""
         in_order = sorted(names)
-        if self._is_whole:
-            return in_order
         limit = self._limit if self.stream else MONITORING_PAGE
         return in_order[self.consumers_offset : self.consumers_offset + limit]
 
@@ -200,6 +217,7 @@ class JetStreamz:
         self.options = options
         self._server_id = server_id
         self._server_name = server_name
+        self._sample_maker = SampleMaker(js, server_id)
 
     @property
     def is_clustered(self) -> bool:
@@ -225,19 +243,19 @@ class JetStreamz:
 
     def _totals(self, replicas: Sequence[StreamHandle]) -> Steps[_Totals]:
         """Add up what the streams hold and set aside."""
-        totals = _Totals()
+        totals, is_clustered = _Totals(), self.is_clustered
         for replica in looked_at(replicas):
             if replica is None:
                 yield
             else:
-                totals.add(replica.machine, leads=self._leads(replica))
+                totals.add(replica.machine, leads=not is_clustered or self._leads(replica))
         return totals
 
     # --- /jsz ---------------------------------------------------------------------------------
 
-    def jsz(self, query: Query, *, is_whole: bool = False) -> Steps[Document]:
+    def jsz(self, query: Query) -> Steps[Document]:
         """Build /jsz. Offset and limit are of accounts; with `acc` of its streams, and with `acc`
-        and `stream` of its consumers. `is_whole` makes a page of all."""
+        and `stream` of its consumers."""
         flags = {
             name: flag(query, name)
             for name in (
@@ -254,7 +272,7 @@ class JetStreamz:
             )
         }
         account = query.get("acc", "")
-        part = _Page(query, is_whole=is_whole)
+        part = _Page(query)
         if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
             raise NotLeader("filtered response: not leader")
         replicas = yield from self.replicas()
@@ -431,9 +449,7 @@ class JetStreamz:
         """Return the state of this node's replica: what tells it from the others."""
         facts = self.js.node.group_info(uid) or {}
         reason = not_current(facts)
-        agreement = facts.get("agreement") or {}
-        voters = [peer["name"] for peer in facts.get("peers") or () if peer.get("is_voter", True)]
-        compared = [agreement[name] for name in voters if name in agreement]
+        equal, differing = agreement_of(facts)
         shown: Document = {
             "role": facts.get("role", ""),
             "current": not reason,
@@ -442,8 +458,8 @@ class JetStreamz:
             "checkpoint": {
                 "index": facts.get("digest_index", 0),
                 "fingerprint": f"{facts.get('digest', 0):016x}",
-                "equal": compared.count(True),
-                "differing": compared.count(False),
+                "equal": equal,
+                "differing": differing,
             },
         }
         if reason:
@@ -626,6 +642,15 @@ class JetStreamz:
         return found
 
     # --- for /metrics ---------------------------------------------------------------------------
+
+    def groups(self) -> Document:
+        """Return `meta_cluster`; in a server that is alone nothing."""
+        return {"meta_cluster": self.meta_cluster()} if self.is_clustered else {}
+
+    def samples(self) -> Steps[Iterator[StreamSamples | None]]:
+        """Find the streams here; returns their samples, which are made on the way."""
+        replicas = yield from self.replicas()
+        return self._sample_maker.samples(replicas)
 
     def care(self) -> Steps[dict[str, int]]:
         """Count what was found wrong with this node's copies since its start, and what was read."""

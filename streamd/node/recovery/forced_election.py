@@ -115,9 +115,10 @@ class ForcedElection:
     def _is_in_doubt(self, group: Group) -> bool:
         """True if the member here may have forgotten something, and no member leads."""
         raft = group.raft
+        if not raft.is_uncertain or group.failure:
+            return False
         now_ms = self._context.env.clock.monotonic_ms()
-        is_led = raft.leader_id is not None or now_ms < raft.heard_ms + limits.LEADERLESS_MS
-        return raft.is_uncertain and not is_led and not group.failure
+        return raft.leader_id is None and now_ms >= raft.heard_ms + limits.LEADERLESS_MS
 
     def _ask_all(self) -> None:
         for asset in list(self._groups.meta.streams_by_uid.values()):

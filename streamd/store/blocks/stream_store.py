@@ -156,8 +156,10 @@ class StreamStore:
     @property
     def stored_bytes(self) -> tuple[int, int]:
         """Return (bytes of the blocks, bytes that their files take): less where they are packed."""
-        content = sum(self._extents.sizes.values())
         sizes, packed = self._extents.sizes, self._files.packed
+        content = sum(sizes.values())
+        if not packed:
+            return content, content
         spared = sum(sizes[no] - size for no, size in list(packed.items()) if no in sizes)
         return content, content - spared
 

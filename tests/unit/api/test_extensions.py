@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamd.machine import commands
-from streamd.obs import metrics
 from tests.unit.api.bed import Bed
 
 LAG = b"NATS/1.0\r\nNats-Consumer-Lag: true\r\n\r\n"
@@ -91,23 +90,3 @@ def test_settings_that_make_no_sense_are_refused_and_name_the_value() -> None:
     metadata = {"streamd.producers_max": "many"}
     code, text = bed.error("STREAM.CREATE.X", {"name": "X", "metadata": metadata})
     assert code == 10052 and "from 1 to 100000, not 'many'" in text
-
-
-def test_metrics_have_the_ages_in_seconds() -> None:
-    row: dict[str, Any] = {
-        "name": "C", "delivered": {"consumer_seq": 1, "stream_seq": 1},
-        "ack_floor": {"consumer_seq": 0, "stream_seq": 0},
-        "num_ack_pending": 1, "num_redelivered": 0, "num_waiting": 0, "num_pending": 2,
-        "lag": {"unprocessed_age": 2_500_000_000, "undelivered_age": 500_000_000},
-    }  # fmt: skip
-    lines: list[str] = []
-
-    def gauge(name: str, text: str, value: float, labels: Any) -> None:
-        lines.append(f"{name} {value}")
-
-    metrics._of_consumer(gauge, row, (("consumer_name", "C"),))
-    assert "streamd_consumer_oldest_unprocessed_age_seconds 2.5" in lines
-    assert "streamd_consumer_lag_seconds 0.5" in lines
-    stream = {"name": "S", "state": {}, "dead_letters": 3}
-    metrics._of_stream(gauge, stream, (), in_cluster=False)
-    assert "streamd_dead_letters_waiting 3" in lines

@@ -26,7 +26,11 @@ def serve(bed: Bed, name: str) -> None:
     description = ServerDescription(
         bed.options, server_id=name, server_name=name, has_jetstream=True
     )
-    answers = Answers(bed.router.publish, description, Slicer(bed.clock.call_soon))
+    answers = Answers(
+        bed.router.publish,
+        description,
+        Slicer(bed.clock.call_soon, bed.clock.call_later, lambda: 0.0),
+    )
     OwnRequests(bed.subscriptions, "$G", monitoring, answers)
 
 

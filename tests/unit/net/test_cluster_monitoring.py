@@ -11,6 +11,7 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import CURRENT_LAG_MAX
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.query import BadQuery
+from streamd.net.monitoring.sliced_pages import finish
 from streamd.net.pubsub.interest import RemoteSub
 from streamd.obs.metrics import render
 from tests.unit.api.cluster_bed import ClusterNode, World
@@ -236,9 +237,19 @@ def test_routez_lists_the_interest_of_a_servers_clients() -> None:
 def test_metrics_of_a_cluster(world: Nodes) -> None:
     m = world.monitoring("n2")
     varz = m.varz({}) | {"server_name": "n2"}
-    text = render(varz, m.jsz({"consumers": "1", "digest": "1"})).decode()
+
+    def text_of(m: Documents) -> str:
+        return render(varz, m.monitoring.jetstream(), finish(m.monitoring.samples())).decode()
+
+    text = text_of(m)
     assert 'streamd_meta_is_leader{cluster="C1",server_id="NID"} 0.0' in text
     assert 'streamd_meta_cluster_size{cluster="C1",server_id="NID"} 3.0' in text
     for name, value in (("current", 1), ("equal", 1), ("differing", 1)):
         labels = 'account="$G",server_id="NID",stream_name="R3"'
         assert f"streamd_replica_{name}{{{labels}}} {value}.0\n" in text
+    assert 'jetstream_server_total_streams{server_id="NID"} 1.0\n' in text
+    assert text_of(m) == text
+    world.changes["n2", 2] = {"agreement": {"n1": False, "n3": False}, "applied": 7}
+    changed = text_of(m)
+    for name, value in (("lag", 2), ("applied", 7), ("equal", 0), ("differing", 2)):
+        assert f"streamd_replica_{name}{{{labels}}} {value}.0\n" in changed

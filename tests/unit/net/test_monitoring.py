@@ -138,6 +138,18 @@ class Streams:
     def blocks(self, uid: int) -> dict[str, Any]:
         return {}
 
+    def block_sizes(self, uid: int) -> tuple[int, ...]:
+        return ()
+
+    def stream_numbers(self, handle: Any) -> tuple[int, ...]:
+        return 4, 400, 1, 4, 1, 1
+
+    def consumer_numbers(self, handle: Any, consumer: Any) -> tuple[int, ...]:
+        return 2, 3, 2, 3, 0, 0, 0, 0
+
+    def consumer_ages(self, consumer: Any) -> tuple[int, ...]:
+        return 2_500_000_000, 0
+
     def stream_state(self, handle: Any) -> dict[str, Any]:
         return {"messages": 4}
 

@@ -24,7 +24,11 @@ def serve(bed: Bed, *, has_jetstream: bool) -> None:
     description = ServerDescription(
         bed.options, server_id="N" + "A" * 55, server_name="bed", has_jetstream=has_jetstream
     )
-    answers = Answers(bed.router.publish, description, Slicer(bed.clock.call_soon))
+    answers = Answers(
+        bed.router.publish,
+        description,
+        Slicer(bed.clock.call_soon, bed.clock.call_later, lambda: 0.0),
+    )
     UserInfo(answers, str).serve_account(bed.subscriptions)
 
 
