@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import signal
 import ssl
 import time
@@ -31,6 +33,7 @@ accounts {{
   B {{ jetstream: enabled, users: [{{ user: b, password: b }}] }}
 }}
 """
+STATIC = Path(__file__).parents[2] / "streamd" / "net" / "dashboard" / "static"
 pytestmark = pytest.mark.slow
 
 
@@ -235,6 +238,26 @@ def test_lists_are_paged_sorted_and_filtered(browser: Browser) -> None:
     assert browser.get("nothing")["error"]["code"] == 404
 
 
+def test_lists_are_sorted_by_every_column_that_offers_it(
+    single: ServerProcess, browser: Browser
+) -> None:
+    """The server sorts by all that the page may ask for, in both orders, as its rows show it."""
+    columns = re.compile(r'sort: "(\w+)", cell')
+    with Wire(single.port, {"verbose": False, "lang": "go"}), Wire(single.port):
+        for name in ("buckets", "connections", "consumers", "groups", "streams"):
+            fields = columns.findall((STATIC / f"{name}.js").read_text(encoding="utf-8"))
+            assert len(fields) > 8 or name == "buckets", (name, fields)
+            for field in fields:
+                where = (name, "$G", "conf", "keys") if field in ("key", "revision") else (name,)
+                for descending in ("", "1"):
+                    items = browser.get(*where, sort=field, descending=descending)["items"]
+                    values = [item.get(field, "") for item in items]
+                    shown = [len(each) if isinstance(each, list) else each for each in values]
+                    assert shown and shown == sorted(shown, reverse=bool(descending)), (name, field)
+            refused = browser.get(name, sort="x")["error"]["message"]
+            assert "is not a field to sort by; these are" in refused
+
+
 def test_a_stream_shows_its_blocks_and_subjects(browser: Browser) -> None:
     found = browser.get("streams", "$G", "ORDERS")
     assert found["config"]["name"] == "ORDERS" and found["state"]["messages"] == 60
@@ -286,6 +309,26 @@ def test_buckets_have_keys_and_values(browser: Browser) -> None:
     assert (payload_of(value), value["revision"]) == (b"2", 2)
     assert browser.get("buckets", "$G", "conf", "keys", "none")["error"]["code"] == 404
     assert browser.get("buckets", "$G", "none", "keys")["error"]["code"] == 404
+
+
+def test_an_object_store_has_objects_also_beside_a_bucket_of_its_name(
+    single: ServerProcess, browser: Browser
+) -> None:
+    meta = {"name": "a/b.txt", "size": 70_000, "chunks": 2, "digest": "SHA-256=x"}
+    encoded = base64.urlsafe_b64encode(meta["name"].encode()).decode()
+    with Wire(single.port) as wire:
+        make(wire, "OBJ_conf", subjects=["$O.conf.>"])
+        put(wire, f"$O.conf.M.{encoded}", json.dumps(meta).encode())
+        kinds = [b["kind"] for b in browser.get("buckets", sort="kind", descending="1")["items"]]
+        assert kinds == ["objects", "key-value"]
+        found = browser.get("buckets", "$G", "conf", "keys", kind="objects")
+        assert [(i["key"], i["size"], i["operation"]) for i in found["items"]] == [
+            ("a/b.txt", 70_000, "put")
+        ]
+        value = browser.get("buckets", "$G", "conf", "keys", "a/b.txt", kind="objects")
+        assert json.loads(payload_of(value)) == meta
+        assert browser.get("buckets", "$G", "conf", "keys")["total"] == 3
+        ask(wire, "STREAM.DELETE.OBJ_conf")
 
 
 def test_connections_show_the_names_of_clients_as_they_are(
@@ -575,6 +618,9 @@ def test_a_node_that_is_gone_holds_up_nothing_and_is_named(cluster: ClusterProce
 
     found = until(told, "told of")
     assert found["R1_1"]["health"] == found["R1_3"]["health"] == ""
+    worst = browser.get("streams", sort="health", descending="1")["items"]
+    assert {row["name"] for row in worst[:2]} == {"R1_2", "R3"}
+    assert browser.get("streams", sort="digests", descending="1")["items"][0]["name"] == "R3"
     error = browser.get("streams", "$G", "R1_2", "messages")["error"]
     assert error["code"] == 503 and error["message"]
     assert not browser.get("overview")["health"]["ok"] or browser.get("overview")["nodes"]

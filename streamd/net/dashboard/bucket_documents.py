@@ -7,7 +7,7 @@ Their names, and the subjects of their keys, are a convention of NATS clients: `
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -29,8 +29,10 @@ from streamd.types import Document, StoredMsg
 KEY_VALUE: Final = "KV_"
 OBJECTS: Final = "OBJ_"
 KEY_SORTS: Final = ("key", "revision")
-BUCKET_SORTS: Final = ("account", "name", "bytes", "messages")
+OBJECT_STORE: Final = "objects"
+BUCKET_SORTS: Final = ("account", "name", "kind", "bytes", "messages", "history", "ttl_ns")
 _TRIES: Final = 3
+_WITHOUT_LIMIT: Final = 1 << 63  # all revisions are kept, or for ever: more than any limit
 _OPERATIONS: Final = {b"DEL": "delete", b"PURGE": "purge"}
 _MARKERS: Final = {b"MaxAge": "expired", b"Purge": "purge", b"Remove": "delete"}
 
@@ -51,7 +53,7 @@ def bucket_item(asset: StreamAsset, numbers: StreamNumbers) -> Document:
     return {
         "account": asset.account,
         "name": bucket_name(asset),
-        "kind": "key-value" if asset.name.startswith(KEY_VALUE) else "objects",
+        "kind": _kind(asset),
         "stream": asset.name,
         "description": config.get("description", ""),
         "messages": numbers.messages,
@@ -60,6 +62,24 @@ def bucket_item(asset: StreamAsset, numbers: StreamNumbers) -> Document:
         "ttl_ns": config.get("max_age", 0),
         "last_time": format_ns(numbers.last_ns) if numbers.last_ns else "",
     }
+
+
+def sort_keys() -> dict[str, Callable[[StreamAsset], str | int]]:
+    """Return by field what buckets are sorted by, beside what streams are."""
+
+    def number(asset: StreamAsset, name: str) -> int:
+        value = asset.config.get(name)
+        return value if isinstance(value, int) and value > 0 else _WITHOUT_LIMIT
+
+    return {
+        "kind": _kind,
+        "history": lambda asset: number(asset, "max_msgs_per_subject"),
+        "ttl_ns": lambda asset: number(asset, "max_age"),
+    }
+
+
+def _kind(asset: StreamAsset) -> str:
+    return "key-value" if asset.name.startswith(KEY_VALUE) else OBJECT_STORE
 
 
 def _prefix(handle: StreamHandle) -> bytes:

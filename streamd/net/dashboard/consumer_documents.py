@@ -11,6 +11,7 @@ from streamd.limits import DASHBOARD_REMOTE_CONSUMERS, DASHBOARD_SCAN_STEP, SLIC
 from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.consumers.consumer_lag import first_undelivered
 from streamd.machine.indexes.index import StreamIndex
+from streamd.machine.indexes.subject_table import FIRST
 from streamd.machine.meta import StreamAsset
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
@@ -20,7 +21,8 @@ from streamd.subjects import Matcher
 from streamd.types import Document, Seq
 
 SORTS: Final = (
-    "account", "stream", "name", "leader", "pending", "ack_pending", "redelivered", "last_delivery",
+    "account", "stream", "name", "leader", "pending", "ack_pending", "redelivered", "lag_ns",
+    "oldest_ns", "paused", "last_delivery",
 )  # fmt: skip
 
 
@@ -101,6 +103,12 @@ class ConsumerDocuments:
                 return len(consumer.pending)
             case "redelivered":
                 return len(consumer.redelivered)
+            case "lag_ns":
+                return self._age_ns(_waiting_at_most_ns(replica.machine.index, consumer))
+            case "oldest_ns":
+                return self._age_ns(_delivered_ns(consumer))
+            case "paused":
+                return consumer.paused_until_ns > self._clock.now_ns()
             case "last_delivery":
                 return consumer.delivered_ns
         return consumer.name
@@ -112,9 +120,6 @@ class ConsumerDocuments:
 
     def item(self, replica: StreamHandle, consumer: Consumer) -> Document:
         """Return the row of a consumer."""
-        now_ns = self._clock.now_ns()
-        oldest = next(iter(consumer.pending.values()), None)
-        waiting_ns = _waiting_ns(replica.machine.index, consumer)
         return {
             "account": replica.account,
             "stream": replica.name,
@@ -124,10 +129,10 @@ class ConsumerDocuments:
             "ack_pending": len(consumer.pending),
             "redelivered": len(consumer.redelivered),
             # Since the first message that it was not given yet was stored ...
-            "lag_ns": max(0, now_ns - waiting_ns) if waiting_ns else 0,
+            "lag_ns": self._age_ns(_waiting_ns(replica.machine.index, consumer)),
             # ... and since the last delivery of the oldest one that is not acked.
-            "oldest_ns": max(0, now_ns - oldest[1]) if oldest is not None else 0,
-            "paused": consumer.paused_until_ns > now_ns,
+            "oldest_ns": self._age_ns(_delivered_ns(consumer)),
+            "paused": consumer.paused_until_ns > self._clock.now_ns(),
             "last_delivery": format_ns(consumer.delivered_ns) if consumer.delivered_ns else "",
         }
 
@@ -141,9 +146,33 @@ class ConsumerDocuments:
             | {"paused_until": format_ns(until_ns) if until_ns > self._clock.now_ns() else ""}
         )
 
+    def _age_ns(self, since_ns: int) -> int:
+        return max(0, self._clock.now_ns() - since_ns) if since_ns else 0
+
     def _leader_of(self, replica: StreamHandle) -> str:
         node = self._node
         return node.leader_of(replica.uid) if node.is_clustered else node.server_name
+
+
+def _delivered_ns(consumer: Consumer) -> int:
+    """Return when the oldest message that is not acked was last delivered; 0: there is none."""
+    oldest = next(iter(consumer.pending.values()), None)
+    return oldest[1] if oldest is not None else 0
+
+
+def _waiting_at_most_ns(index: StreamIndex, consumer: Consumer) -> int:
+    """Return `_waiting_ns`, asked of thousands for one page: of a filter as if the first message
+    that it was not shown passed it."""
+
+    def near_match(start: Seq, matcher: Matcher | None) -> Seq:
+        if matcher is not None and matcher.literal is not None:
+            row = index.subjects.rows.get(matcher.literal)
+            if row is not None:
+                start = max(start, row[FIRST])
+        return min(max(start, index.first_seq), index.last_seq)
+
+    seq = first_undelivered(consumer, near_match)
+    return _stored_ns(index, seq) if seq else 0
 
 
 def _waiting_ns(index: StreamIndex, consumer: Consumer) -> int:

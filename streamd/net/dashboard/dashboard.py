@@ -345,7 +345,8 @@ class Dashboard:
         async def handle(request: web.Request, grant: Grant) -> Document:
             found = request.match_info
             if "bucket" in found:
-                asset = self._pages.bucket(grant, found["account"], found["bucket"])
+                kind = request.query.get("kind", "")
+                asset = self._pages.bucket(grant, found["account"], found["bucket"], kind)
             else:
                 asset = self._pages.find(grant, found["account"], found["stream"])
             query = dict(request.query)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from streamd.limits import (
     DASHBOARD_FRESH_S,
     DASHBOARD_OVERVIEW_S,
     DASHBOARD_REMOTE_ROWS,
+    DASHBOARD_SUMMED_STREAMS_PER_S,
 )
 from streamd.machine.meta import StreamAsset
 from streamd.net.dashboard import (
@@ -26,6 +28,7 @@ from streamd.net.dashboard import (
 )
 from streamd.net.dashboard.bucket_documents import (
     KEY_VALUE,
+    OBJECT_STORE,
     OBJECTS,
     bucket_item,
     is_bucket,
@@ -59,7 +62,8 @@ from streamd.types import Document, NodeId, Uid
 DETAIL, MESSAGES, CONSUMER, KEYS, KEY = "detail", "messages", "consumer", "keys", "key"
 """Documents about one stream."""
 _WHOLE: Final = 1 << 62
-_KNOWN_WITHOUT_ASKING: Final = ("", "account", "name", "leader")
+_KNOWN_WITHOUT_ASKING: Final = ("", "account", "name", "leader", "replicas")
+_KNOWN_TO_LEADERS: Final = ("health", "digests")
 
 
 class ConsumersTold(NamedTuple):
@@ -226,11 +230,15 @@ class Pages:
     async def streams(self, grant: Grant, query: Query) -> Document:
         """Build a page of the streams."""
         parts, wait = self.parts, self._slicer.wait
-        keys = parts.streams.sort_keys()
-        wanted = read_list_query(query, keys)
         assets = await wait(parts.table.assets(grant))
+        fresh_s = max(DASHBOARD_FRESH_S, len(assets) / DASHBOARD_SUMMED_STREAMS_PER_S)
+        keys = parts.streams.sort_keys(fresh_s)
+        wanted = read_list_query(query, keys)
         if wanted.sort not in _KNOWN_WITHOUT_ASKING:
-            await parts.table.ask_leaders(assets, needs_all=False)
+            needs_all = wanted.sort in _KNOWN_TO_LEADERS
+            await parts.table.ask_leaders(
+                assets, needs_all=needs_all, fresh_s=fresh_s if needs_all else DASHBOARD_FRESH_S
+            )
             if wanted.sort.startswith("rate"):
                 await wait(parts.table.look(assets))
         page, total = await wait(select_page(assets, wanted, keys, _text_of_stream))
@@ -283,18 +291,18 @@ class Pages:
         parts, wait = self.parts, self._slicer.wait
         wanted = read_list_query(query, bucket_documents.BUCKET_SORTS)
         assets = [asset for asset in await wait(parts.table.assets(grant)) if is_bucket(asset)]
-        await parts.table.ask_leaders(assets, needs_all=False)
-        keys = parts.streams.sort_keys()
+        await parts.table.ask_leaders(assets, needs_all=False, fresh_s=DASHBOARD_FRESH_S)
+        keys = {**parts.streams.sort_keys(), **bucket_documents.sort_keys()}
         page, total = await wait(select_page(assets, wanted, keys, _text_of_stream))
         items = (bucket_item(asset, parts.table.numbers(asset.uid)) for asset in page)
         return list_document(items, total, wanted)
 
-    def bucket(self, grant: Grant, account: str, name: str) -> StreamAsset:
-        """Return the stream of a bucket. Raises NotFound."""
-        try:
-            return self.find(grant, account, KEY_VALUE + name)
-        except NotFound:
-            return self.find(grant, account, OBJECTS + name)
+    def bucket(self, grant: Grant, account: str, name: str, kind: str = "") -> StreamAsset:
+        """Return the stream of a bucket, of a kind if two have the name. Raises NotFound."""
+        if kind != OBJECT_STORE:
+            with suppress(NotFound):
+                return self.find(grant, account, KEY_VALUE + name)
+        return self.find(grant, account, OBJECTS + name)
 
     async def connections(self, grant: Grant, query: Query) -> Document:
         """Build a page of this server's client connections."""
@@ -311,12 +319,14 @@ class Pages:
                     return stats.subscription_count
                 case "pending":
                     return stats.pending_bytes
+                case "client":
+                    return f"{stats.lang} {stats.version}"
                 case "idle":
                     return now_ns - stats.last_activity_ns
                 case "rtt":
                     return stats.rtt_ns
-                case "cid":
-                    return stats.cid
+                case "cid" | "in_msgs" | "in_bytes" | "out_msgs" | "out_bytes":
+                    return int(getattr(stats, field))
             return str(getattr(stats, field))
 
         def text(conn: Connection) -> str:

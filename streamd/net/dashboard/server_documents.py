@@ -27,9 +27,12 @@ from streamd.node.ports import GroupInfo, NodeHandle
 from streamd.types import META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
 CONNECTION_SORTS: Final = (
-    "cid", "name", "account", "user", "address", "subscriptions", "pending", "idle", "rtt",
+    "cid", "name", "account", "user", "address", "client", "subscriptions", "pending", "idle",
+    "rtt", "in_msgs", "in_bytes", "out_msgs", "out_bytes",
 )  # fmt: skip
-GROUP_SORTS: Final = ("group", "stream", "term", "leader", "commit", "applied", "log_bytes")
+GROUP_SORTS: Final = (
+    "group", "account", "stream", "role", "term", "leader", "commit", "applied", "log_bytes",
+)  # fmt: skip
 _NS: Final = 1_000_000_000
 _OK: Final = 200
 _HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)

@@ -12,6 +12,7 @@ from streamd.api.times import format_ns
 from streamd.limits import (
     CURRENT_LAG_MAX,
     DASHBOARD_BLOCKS,
+    DASHBOARD_FRESH_S,
     DASHBOARD_SUBJECTS,
     DASHBOARD_TOP,
     SLICE_GROUPS,
@@ -29,6 +30,7 @@ from streamd.node.ports import GroupInfo, StreamHandle
 from streamd.types import Document, NodeId, Uid
 
 _SINGLE, _EQUAL, _DIFFERS, _UNKNOWN = "single", "equal", "differs", "unknown"
+_RANKS: Final = {_EQUAL: 1, _UNKNOWN: 2, _DIFFERS: 3}
 _BLOCK_NAMED: Final = re.compile(r"\b(?:(\d+)\.blk|block (\d+))\b")
 
 
@@ -191,8 +193,11 @@ class StreamDocuments:
                 reasons.append(f"{', '.join(sorted(differing))} holds something else")
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
-    def sort_keys(self) -> dict[str, Callable[[StreamAsset], str | int | float]]:
-        """Return by field what streams are sorted by: asked of thousands of them for one page."""
+    def sort_keys(
+        self, fresh_s: float = DASHBOARD_FRESH_S
+    ) -> dict[str, Callable[[StreamAsset], str | int | float]]:
+        """Return by field what streams are sorted by: asked of thousands of them for one page. What
+        leaders told counts for `fresh_s`."""
         node, table = self._node, self._table
 
         def number(
@@ -216,6 +221,17 @@ class StreamDocuments:
             numbers = table.numbers(asset.uid)
             return rate * numbers.bytes / numbers.messages if numbers.messages else 0.0
 
+        def known(asset: StreamAsset) -> Document:
+            """Return the row as the leader told it lately, or else as it is seen from here."""
+            replica = node.replica(asset.uid)
+            if not node.is_clustered or node.leader_of(asset.uid) == node.server_name:
+                told = None
+            else:
+                told = table.told(asset.uid, fresh_s)
+            if told is not None:
+                return told
+            return self.row(asset, replica) if replica is not None else self._unseen(asset)
+
         return {
             "account": lambda asset: asset.account,
             "name": lambda asset: asset.name,
@@ -226,6 +242,9 @@ class StreamDocuments:
             "rate_bytes": rate_bytes,
             "leader": lambda asset: node.leader_of(asset.uid),
             "consumers": consumers,
+            "replicas": lambda asset: len(asset.peers),
+            "health": lambda asset: str(known(asset)["health"]),
+            "digests": lambda asset: worst_digest(known(asset)["replicas"]),
         }
 
     # --- one stream -----------------------------------------------------------------------------
@@ -298,6 +317,13 @@ class StreamDocuments:
         if reason and not found:
             found[blocks.active.block_no] = reason  # it names no block: shown at the newest
         return found
+
+
+def worst_digest(replicas: object) -> int:
+    """Return the rank of the worst that a stream's replicas say of their digests; 0: there is one
+    replica only."""
+    rows = replicas if isinstance(replicas, list) else []
+    return max((_RANKS.get(row["digest"], 0) for row in rows), default=0) if len(rows) > 1 else 0
 
 
 def group_document(facts: GroupInfo) -> Document:

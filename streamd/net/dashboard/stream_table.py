@@ -83,6 +83,11 @@ class StreamTable:
         _, row = self._told.get(uid, (0.0, None))
         return StreamNumbers(*row["numbers"]) if row is not None else StreamNumbers()
 
+    def told(self, uid: Uid, fresh_s: float) -> Document | None:
+        """Return the row of a stream as its leader told it; None: not in the last `fresh_s`."""
+        told_s, row = self._told.get(uid, (0.0, None))
+        return row if self._clock() - told_s < fresh_s else None
+
     def rate(self, uid: Uid) -> float:
         """Return the messages a second of a stream at the last look."""
         return self._rates.rate(uid)
@@ -110,11 +115,11 @@ class StreamTable:
     # --- what leaders say -----------------------------------------------------------------------
 
     async def ask_leaders(
-        self, assets: Iterable[StreamAsset], *, needs_all: bool = True
+        self, assets: Iterable[StreamAsset], *, needs_all: bool = True, fresh_s: float = 0.0
     ) -> dict[Uid, Document]:
         """Return the rows of streams that other nodes lead, as these tell them; what nobody tells
-        in time is left out. Without `needs_all` only streams without a replica here are asked for,
-        and not again while what was told is fresh."""
+        in time is left out. Without `needs_all` only streams without a replica here are asked for.
+        What was told less than `fresh_s` ago is not asked for again."""
         node, now = self._node, self._clock()
         asked: dict[NodeId, list[Uid]] = {}
         found: dict[Uid, Document] = {}
@@ -125,7 +130,7 @@ class StreamTable:
             told_s, row = self._told.get(asset.uid, (-DASHBOARD_FRESH_S, None))
             if not needs_all and node.replica(asset.uid) is not None:
                 continue
-            if row is not None and not needs_all and now - told_s < DASHBOARD_FRESH_S:
+            if row is not None and now - told_s < fresh_s:
                 found[asset.uid] = row
                 continue
             asked.setdefault(leader, []).append(asset.uid)

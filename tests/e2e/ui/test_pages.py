@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -200,6 +201,29 @@ def test_the_order_of_a_table_outlives_a_reload(ui_browser: Any, alone: ServerPr
     page.see("#live", ": live")
     page.see(LOADED, "Pending")
     assert page.run(order) == "ascending"
+
+
+def test_an_object_store_has_a_page_and_so_has_an_object(
+    ui_browser: Any, alone: ServerProcess
+) -> None:
+    """From the list of buckets to the object, by clicks; it shows what its client told of it."""
+    meta = {"name": HOSTILE, "size": 3072, "chunks": 2, "digest": "SHA-256=abc", "description": "A"}
+    name = base64.urlsafe_b64encode(HOSTILE.encode()).decode()
+    with Wire(alone.port) as wire:
+        wire.api("STREAM.CREATE.OBJ_FILES", {"name": "OBJ_FILES", "subjects": ["$O.FILES.>"]})
+        store(wire, f"$O.FILES.M.{name}", json.dumps(meta).encode())
+    page = Page(ui_browser, ui_url(alone))
+    page.open("kv")
+    page.see(LOADED, "object store")
+    page.click(f"{LOADED} tbody a")
+    page.see(LOADED, "3\u00a0KiB")
+    page.see("caption", "Objects of FILES")
+    page.click(f"{LOADED} tbody a")
+    page.see("main .facts", "SHA-256=abc")
+    page.see("h1", HOSTILE)
+    page.see("main pre", '"chunks": 2')
+    assert page.count("#history details") == 0
+    assert_harmless(page)
 
 
 def test_consumers_buckets_connections_and_groups(page: Page, ui_cluster: ClusterProcess) -> None:

@@ -2,13 +2,13 @@
 
 import { every, get } from "./api.js";
 import { facts, h, show, state } from "./dom.js";
-import { bytes, count, duration, time } from "./format.js";
+import { bytes, count, decode, duration, textOf, time } from "./format.js";
 import { headersView, messageView, payloadView } from "./payload.js";
 import { serverTable } from "./table.js";
 import { to } from "./route.js";
 import { streamHref } from "./streams.js";
 
-const href = (one) => (one.kind === "objects" ? streamHref(one.account, one.stream) : to(["kv", one.account, one.name]));
+const href = (one) => to(["kv", one.account, one.name], { kind: one.kind === "objects" ? one.kind : "" });
 const OPERATIONS = { put: "put", delete: "deleted", purge: "purged" };
 const operation = (one) => state(one.operation === "put" ? "ok" : "none", OPERATIONS[one.operation] ?? one.operation);
 
@@ -17,11 +17,11 @@ const HISTORY = 64; // what a bucket may keep of a key
 const BUCKETS = [
   { title: "Bucket", sort: "name", cell: (one) => h("a", { href: href(one) }, one.name) },
   { title: "Account", sort: "account", cell: (one) => one.account },
-  { title: "Kind", cell: (one) => (one.kind === "objects" ? "object store" : one.kind) },
+  { title: "Kind", sort: "kind", cell: (one) => (one.kind === "objects" ? "object store" : one.kind) },
   { title: "Messages", sort: "messages", cell: (one) => count(one.messages), numeric: true },
   { title: "Size", sort: "bytes", cell: (one) => bytes(one.bytes), numeric: true },
-  { title: "History", cell: (one) => (one.history > 0 ? count(one.history) : "all"), numeric: true },
-  { title: "Kept for", cell: (one) => (one.ttl_ns ? duration(one.ttl_ns) : "ever") },
+  { title: "History", sort: "history", cell: (one) => (one.history > 0 ? count(one.history) : "all"), numeric: true },
+  { title: "Kept for", sort: "ttl_ns", cell: (one) => (one.ttl_ns ? duration(one.ttl_ns) : "ever") },
 ];
 
 export function page(host, context) {
@@ -44,16 +44,24 @@ export function page(host, context) {
 
 const crumbs = (account, ...more) => h("p", { class: "crumbs" }, h("a", { href: "#/kv" }, "Buckets"), " / ", account, more);
 
-function keys(host, { path, signal }) {
+/** Whether the page is of an object store, and the stream of the bucket. */
+function described(bucket, query) {
+  const kind = query.get("kind") === "objects" ? "objects" : "";
+  return { kind, stream: `${kind ? "OBJ" : "KV"}_${bucket}` };
+}
+
+function keys(host, { path, query, signal }) {
   const [, account, bucket] = path;
+  const { kind, stream } = described(bucket, query);
   const table = h("section");
-  const address = (one) => to(["kv", account, bucket], { key: one.key });
-  host.append(crumbs(account), h("h1", null, bucket), table);
+  const address = (one) => to(["kv", account, bucket], { kind, key: one.key });
+  host.append(crumbs(account), h("h1", null, bucket), h("p", { class: "muted" }, "Stored in ", h("a", { href: streamHref(account, stream) }, stream)), table);
   serverTable(table, {
     words: ["buckets", account, bucket, "keys"],
-    caption: `Keys of ${bucket}`,
+    extra: () => ({ kind }),
+    caption: `${kind ? "Objects" : "Keys"} of ${bucket}`,
     columns: [
-      { title: "Key", sort: "key", cell: (one) => h("a", { href: address(one) }, one.key) },
+      { title: kind ? "Object" : "Key", sort: "key", cell: (one) => h("a", { href: address(one) }, one.key) },
       { title: "Revision", sort: "revision", cell: (one) => count(one.revision), numeric: true },
       { title: "Operation", cell: operation },
       { title: "Size", cell: (one) => bytes(one.size), numeric: true },
@@ -62,34 +70,53 @@ function keys(host, { path, signal }) {
     key: (one) => one.key,
     href: address,
     start: { sort: "key" },
-    empty: "This bucket has no keys yet.",
+    empty: `This bucket has no ${kind ? "objects" : "keys"} yet.`,
     signal,
   });
 }
 
-function value(host, { path, signal }, key) {
+/** Facts of an object, as the client that stored it tells them. */
+function objectFacts(item) {
+  const { chunks, digest, description } = parsed(item.payload) ?? {};
+  return [
+    ["Chunks", Number.isFinite(chunks) ? count(chunks) : ""],
+    ["Digest", String(digest ?? "")],
+    ["Description", String(description ?? "")],
+  ];
+}
+
+function parsed(payload) {
+  try {
+    return JSON.parse(textOf(decode(payload)));
+  } catch {
+    return null; // no client's, or cut
+  }
+}
+
+function value(host, { path, query, signal }, key) {
   const [, account, bucket] = path;
+  const { kind, stream } = described(bucket, query);
   const wrong = h("p", { class: "error", role: "alert" });
   const top = h("div");
   const body = h("div");
   const history = h("section", { id: "history" });
   let shown = 0;
-  host.append(crumbs(account, " / ", h("a", { href: to(["kv", account, bucket]) }, bucket)), h("h1", null, key), wrong, top, body, history);
+  host.append(crumbs(account, " / ", h("a", { href: to(["kv", account, bucket], { kind }) }, bucket)), h("h1", null, key), wrong, top, body, history);
 
   /** What the key held, newest first: its subject has a message for each revision. */
   async function showHistory(subject) {
-    const words = ["streams", account, `KV_${bucket}`, "messages"];
-    const found = await get(words, { query: { subject, direction: "previous", limit: HISTORY }, signal });
+    const found = await get(["streams", account, stream, "messages"], { query: { subject, direction: "previous", limit: HISTORY }, signal });
     history.replaceChildren(h("h2", null, "History"), ...found.items.map(messageView));
   }
 
   every(2000, signal, async () => {
     try {
-      const now = await get(["buckets", account, bucket, "keys", key], { signal });
-      show(top, facts(["Revision", count(now.revision)], ["Operation", operation(now)], ["Size", bytes(now.size)], ["Time", time(now.time)]));
+      const now = await get(["buckets", account, bucket, "keys", key], { query: { kind }, signal });
+      const known = [["Revision", count(now.revision)], ["Operation", operation(now)], ["Size", bytes(now.size)], ["Time", time(now.time)]];
+      show(top, facts(...known, ...(kind ? objectFacts(now) : [])));
       if (shown !== now.revision) {
         body.replaceChildren(...[headersView(now.headers), payloadView(now)].filter(Boolean));
-        await showHistory(now.subject);
+        if (!kind) await showHistory(now.subject);
       }
       shown = now.revision;
       wrong.textContent = "";

@@ -18,11 +18,11 @@ const COLUMNS = [
   { title: "Pending", sort: "pending", cell: (one) => count(one.pending), numeric: true },
   { title: "In flight", sort: "ack_pending", cell: (one) => count(one.ack_pending), numeric: true },
   { title: "Redelivered", sort: "redelivered", cell: (one) => count(one.redelivered), numeric: true },
-  { title: "Lag", cell: (one) => duration(one.lag_ns), numeric: true },
-  { title: "Oldest in flight", cell: (one) => duration(one.oldest_ns), numeric: true },
+  { title: "Lag", sort: "lag_ns", cell: (one) => duration(one.lag_ns), numeric: true },
+  { title: "Oldest in flight", sort: "oldest_ns", cell: (one) => duration(one.oldest_ns), numeric: true },
   { title: "Last delivery", sort: "last_delivery", cell: (one) => time(one.last_delivery) },
   { title: "Leader", sort: "leader", cell: (one) => one.leader || state("bad", "none") },
-  { title: "State", cell: paused },
+  { title: "State", sort: "paused", cell: paused },
 ];
 
 export function page(host, context) {

@@ -15,9 +15,9 @@ function condition(one) {
 
 const COLUMNS = [
   { title: "Of", sort: "stream", cell: named },
-  { title: "Account", cell: (one) => one.account },
+  { title: "Account", sort: "account", cell: (one) => one.account },
   { title: "Group", sort: "group", cell: (one) => one.group },
-  { title: "Role here", cell: (one) => one.role },
+  { title: "Role here", sort: "role", cell: (one) => one.role },
   { title: "Leader", sort: "leader", cell: (one) => one.leader || state("bad", "none") },
   { title: "Term", sort: "term", cell: (one) => count(one.term), numeric: true },
   { title: "Committed", sort: "commit", cell: (one) => count(one.commit), numeric: true },

@@ -40,11 +40,11 @@ const COLUMNS = [
   { title: "Size", sort: "bytes", cell: (one) => bytes(one.bytes), numeric: true },
   { title: "Rate", sort: "rate_msgs", cell: (one) => [rate(one.rate_msgs), " ", h("span", { class: "muted" }, byteRate(one.rate_bytes))], numeric: true },
   { title: "Leader", sort: "leader", cell: (one) => one.leader || state("bad", "none") },
-  { title: "Replicas", cell: (one) => copies(one.replicas) },
-  { title: "Digests", cell: (one) => agreement(one.replicas) },
+  { title: "Replicas", sort: "replicas", cell: (one) => copies(one.replicas) },
+  { title: "Digests", sort: "digests", cell: (one) => agreement(one.replicas) },
   { title: "Consumers", sort: "consumers", cell: (one) => count(one.consumers), numeric: true },
   { title: "Last message", sort: "last_time", cell: (one) => time(one.last_time) },
-  { title: "Health", cell: (one) => healthState(one.health) },
+  { title: "Health", sort: "health", cell: (one) => healthState(one.health) },
 ];
 
 export function page(host, { signal }) {
