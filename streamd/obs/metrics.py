@@ -51,9 +51,13 @@ BLOCK_GAUGES: Final[Gauges] = (
     ("streamd_block_stored_bytes", "Bytes of the stream's block files here: on disk"),
 )
 # Of this node's replica; only in a cluster.
-REPLICA_GAUGES: Final[Gauges] = tuple(
-    (f"streamd_replica_{name}", f"Replica here: streamd_replica_{name}")
-    for name in ("is_leader", "current", "lag", "applied", "equal", "differing")
+REPLICA_GAUGES: Final[Gauges] = (
+    ("streamd_replica_is_leader", "Replica here: streamd_replica_is_leader"),
+    ("streamd_replica_current", "Replica here: streamd_replica_current"),
+    ("streamd_replica_lag", "Replica here: streamd_replica_lag"),
+    ("streamd_replica_applied", "Replica here: streamd_replica_applied"),
+    ("streamd_replica_equal", "Replica here: streamd_replica_equal"),
+    ("streamd_replica_differing", "Replica here: streamd_replica_differing"),
 )
 LETTER_GAUGES: Final[Gauges] = (
     (
