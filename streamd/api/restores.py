@@ -13,7 +13,6 @@ leads the stream (`Restores.sweep`). After it nothing can take the stream away a
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,9 +21,9 @@ from typing import Final, cast
 from streamd import errors, limits
 from streamd.api import (
     account_limits,
-    consumer_configs,
     decoding,
     infos,
+    restored_consumers,
     shapes,
     stream_configs,
 )
@@ -321,6 +320,7 @@ class Upload:
         self._consumers: list[ArchivedConsumer] = []
         self._removals: list[Seq] = []  # ranges, flat
         self._under_way = 0  # commands
+        self._under_way_bytes = 0  # that their messages will count
         self._steps: Iterator[bool] | None = None  # of the end
         self._is_over = False
         self._heard_ms = context.clock.monotonic_ms()
@@ -441,14 +441,22 @@ class Upload:
 
     def _propose_rows(self, last_seq: Seq = 0) -> None:
         rows, self._rows, self._rows_bytes = self._rows, [], 0
-        self._propose([commands.IMPORT, self._context.clock.now_ns(), rows, last_seq])
+        sizes = self._handle.machine.index.sizes
+        byte_count = sum(sizes.of_message((row[2], row[3], row[4])) for row in rows)
+        # The archive need not have told how much it is; and others store meanwhile.
+        wanted = self._under_way_bytes + byte_count
+        account_limits.check_stored(self._context, self._handle.config, wanted)
+        now_ns = self._context.clock.now_ns()
+        self._propose([commands.IMPORT, now_ns, rows, last_seq], byte_count)
 
-    def _propose(self, command: Command) -> None:
+    def _propose(self, command: Command, byte_count: int = 0) -> None:
         self._under_way += 1
-        self._handle.propose(command, self._applied)
+        self._under_way_bytes += byte_count
+        self._handle.propose(command, lambda outcome: self._applied(outcome, byte_count))
 
-    def _applied(self, outcome: object) -> None:
+    def _applied(self, outcome: object, byte_count: int) -> None:
         self._under_way -= 1
+        self._under_way_bytes -= byte_count
         if self._is_over:
             return
         self._heard_ms = self._context.clock.monotonic_ms()
@@ -472,30 +480,25 @@ class Upload:
             ranges = self._removals[at : at + 2 * limits.RESTORE_RANGES]
             self._propose([commands.REMOVE, now_ns, _merged(ranges)])
             yield False
-        for consumer in self._consumers:
-            self._propose(self._consumer_command(consumer))
+        configs = restored_consumers.restored(
+            self._context, self._handle.config, self._consumers, is_tar=self._reader.is_tar
+        )
+        for consumer, config in zip(self._consumers, configs, strict=True):
+            self._propose(self._consumer_command(consumer, config))
             yield False
         while self._under_way:
             yield True
         self._complete()
 
-    def _consumer_command(self, consumer: ArchivedConsumer) -> Command:
-        consumer_configs.check_name(consumer.name)
-        body = json.dumps(consumer.config).encode()
-        given = cast(ConsumerConfig, decode(body, shapes.CONSUMER_CONFIG))
-        context, config = self._context, self._handle.config
-        allowed = account_limits.asset_limits(context, config)
-        if not config["num_replicas"] > 1 and given.get("num_replicas", 0) > 1:
-            given["num_replicas"] = 0  # of a stream that had more replicas
-        normal = consumer_configs.normalise(given, config, allowed=allowed, existing=given)
+    def _consumer_command(self, consumer: ArchivedConsumer, config: ConsumerConfig) -> Command:
         state = [
             *consumer.delivered,
             *consumer.floor,
             [list(row) for row in consumer.pending],
             [list(row) for row in consumer.redelivered],
         ]
-        now_ns = context.clock.now_ns()
-        return [commands.IMPORT_CONSUMER, now_ns, consumer.name, normal, now_ns, state]
+        now_ns = self._context.clock.now_ns()
+        return [commands.IMPORT_CONSUMER, now_ns, consumer.name, config, now_ns, state]
 
     def _complete(self) -> None:
         """Bring the stream into being: its archive is applied."""

@@ -145,6 +145,18 @@ INTENDED = [
         "deliver_subject",
         "as above: there is none for what is refused",
     ),
+    Intended(
+        "refusals.restores_that_can_not_succeed",
+        "error",
+        "more replicas or bytes than there can be are refused before the upload; the peer says so"
+        " behind it",
+        ("api:STREAM.RESTORE",),
+    ),
+    Intended(
+        "refusals.restores_that_can_not_succeed",
+        "deliver_subject",
+        "as above: there is none for what is refused",
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours", ("api:INFO",)),
 ]
 

@@ -6,6 +6,7 @@ versions. Streams are deleted between scenarios.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import ServerProcess
+from streamd.archives import message_archive
+from streamd.archives.archive_records import Row
+from streamd.archives.s2_frames import S2Writer
 from tests.parity.runner import ours_binary, peer_binary
+from tests.waiting import until
 from tests.wire import CONNECT, Wire
 
 pytestmark = pytest.mark.slow
@@ -93,9 +98,45 @@ class Account:
         state = self.wire.api(method).get("state", {})
         self.seen.append({key: state.get(key) for key in ("messages", "bytes", "last_seq")})
 
+    def holds(self, stream: str, messages: int) -> None:
+        """Wait until a stream has just as many messages, then keep what `state` does."""
+        method = f"STREAM.INFO.{stream}"
+        until(
+            lambda: self.wire.api(method)["state"]["messages"] == messages,
+            f"{stream} has {messages} messages",
+            60,
+        )
+        self.state(method)
+
+    def restore(self, name: str, size: int, consumer_count: int = 0, **request: Any) -> None:
+        """Upload an archive of a message and some consumers; keep the first answer and the last."""
+        config = {"name": name, "subjects": [f"{name}.>"]} | request.pop("config", {})
+        answer = self.wire.api(f"STREAM.RESTORE.{name}", request | {"config": config})
+        where = answer.pop("deliver_subject", "")
+        self.seen.append(cut(answer))
+        if where:
+            self.wire.ask(where, archive_of(name, size, consumer_count))
+            self.seen += [cut(frame.json()) for frame in self.wire.ask(where, within_s=60)]
+
     def clear(self) -> None:
         for name in self.wire.api("STREAM.NAMES").get("streams") or ():
             self.wire.api(f"STREAM.DELETE.{name}")
+
+
+def archive_of(name: str, size: int, consumer_count: int) -> bytes:
+    """Archive of a stream with one message of `size` bytes."""
+    start = {"consumer_seq": 0, "stream_seq": 0}
+    rows: list[Row] = []
+    for at in range(consumer_count):
+        config = {"name": f"c{at}", "durable_name": f"c{at}", "ack_policy": "explicit"}
+        body = {"config": config, "state": {"delivered": start, "ack_floor": start}}
+        rows.append((0, 1, b"consumers/c%d" % at, b"", json.dumps(body).encode()))
+    rows.append((1, 1_700_000_000_000_000_000, f"{name}.a".encode(), b"", b"x" * size))
+    state = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1}
+    plain = message_archive.begin(state | {"consumer_count": consumer_count}, 1)
+    frames = S2Writer()
+    plain += message_archive.encode_messages(rows) + message_archive.end()
+    return frames.write(plain) + frames.finish()
 
 
 MEMORY = {"storage": "memory"}
@@ -434,6 +475,131 @@ SCENARIOS: dict[str, tuple[str, list[Step]]] = {
             ("publish", "M.a", 9000),
         ],
     ),
+    "a mirror in a full account": (
+        "B",
+        [
+            ("create", "O", {}),
+            ("publish", "O.a", 1500, 3),
+            ("api", "STREAM.CREATE.S", {"name": "S", "mirror": {"name": "O"}}),
+            ("holds", "S", 2),
+            ("publish", "O.a", 1000),
+            ("publish", "O.b", 100),
+            ("erase", "O", 1),
+            ("erase", "O", 2),
+            ("holds", "S", 4),
+            ("publish", "O.b", 10),
+            ("holds", "S", 5),
+        ],
+    ),
+    "a source in a full account": (
+        "B",
+        [
+            ("create", "O", {}),
+            ("publish", "O.a", 1500, 3),
+            ("create", "S", {"sources": [{"name": "O", "filter_subject": "O.a"}]}),
+            ("holds", "S", 2),
+            ("publish", "S.a", 2000),
+            ("publish", "O.a", 1500),
+            ("erase", "O", 1),
+            ("holds", "S", 3),
+            ("publish", "O.a", 10),
+            ("holds", "S", 4),
+            ("publish", "S.a", 4000),
+        ],
+    ),
+    "a copy in memory has its own limit": (
+        "B",
+        [
+            ("create", "O", {}),
+            ("publish", "O.a", 1500, 5),
+            ("api", "STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}} | MEMORY),
+            ("holds", "M", 2),
+            ("api", "STREAM.DELETE.M"),
+            ("api", "STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}, "max_bytes": 5000}),
+            ("api", "STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}, "max_bytes": 2000}),
+        ],
+    ),
+    "what a full account may still do": (
+        "B",
+        [
+            ("create", "S", {}),
+            ("publish", "S.a", 8100),
+            ("publish", "S.a", 8100),
+            ("consumer", "S", "c1", {}),
+            ("update", "S", {"max_msgs": 1}),
+            ("update", "S", {"max_bytes": 8192}),
+            ("update", "S", {"max_bytes": 8193}),
+            ("create", "T", {"max_bytes": 1}),
+            ("create", "T", {}),
+            ("create", "M", MEMORY),
+            ("update", "S", {"storage": "memory"}),
+            ("publish", "S.a", 20),
+            ("state", "STREAM.INFO.S"),
+            ("info",),
+        ],
+    ),
+    "archives need room": (
+        "B",
+        [
+            ("restore", "S", 1000, {"config": {"max_bytes": 8193}}),
+            ("restore", "S", 1000, {"config": {"max_consumers": 3}}),
+            ("restore", "M", 1000, {"config": MEMORY | {"max_bytes": 4097}}),
+            ("restore", "M", 1000, {"config": MEMORY}),
+            ("create", "O", {"max_bytes": 8000}),
+            ("restore", "S", 1000, {"config": {"max_bytes": 193}}),
+            ("restore", "S", 1000, {"config": {"max_bytes": 192}, "consumer_count": 2}),
+            ("api", "CONSUMER.NAMES.S"),
+            ("info",),
+        ],
+    ),
+    "an archive for more than is left": (
+        "B",
+        [
+            ("create", "O", {}),
+            ("publish", "O.a", 8000),  # 159 bytes are left
+            ("restore", "S", 126, {}),
+            ("publish", "S.a", 0),
+            ("erase", "S", 1),
+            ("restore", "T", 127, {}),
+        ],
+    ),
+    "an archive for more memory than is left": (
+        "B",
+        [
+            ("restore", "M", 4000, {"config": MEMORY}),
+            ("restore", "S", 4000, {}),
+            ("restore", "N", 80, {"config": MEMORY}),
+        ],
+    ),
+    "archives of more consumers than may be": (
+        "B",
+        [
+            ("restore", "S", 10, {"consumer_count": 3}),
+            ("restore", "T", 10, {"config": {"max_consumers": 1}, "consumer_count": 2}),
+        ],
+    ),
+    "archives of what a stream may be": (
+        "A",
+        [
+            ("restore", "S", 10, {}),
+            ("restore", "S", 10, {"config": {"max_bytes": 4097}}),
+            ("restore", "S", 10, {"config": {"max_bytes": 4096}}),
+            ("restore", "M", 10, {"config": MEMORY}),
+            ("restore", "M", 10, {"config": MEMORY | {"max_bytes": 2049}}),
+        ],
+    ),
+    "archives count as streams": (
+        "D",
+        [
+            ("create", "S", {}),
+            ("restore", "T", 10, {}),
+            ("restore", "S", 10, {}),
+            ("api", "STREAM.DELETE.S"),
+            ("restore", "T", 10, {}),
+            ("create", "S", {}),
+            ("info",),
+        ],
+    ),
     "account without JetStream": (
         "N",
         [("info",), ("create", "S", {}), ("api", "STREAM.NAMES"), ("api", "STREAM.INFO.S")],
@@ -481,7 +647,7 @@ def run(port: int, account: str, steps: list[Step]) -> list[Any]:
         for verb, *args in steps:
             if verb == "info":
                 client.api("INFO")
-            elif isinstance(args[-1], dict):
+            elif verb != "api" and isinstance(args[-1], dict):
                 getattr(client, verb)(*args[:-1], **args[-1])
             else:
                 getattr(client, verb)(*args)

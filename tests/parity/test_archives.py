@@ -360,6 +360,8 @@ def entries(state: dict[str, Any], *rows: Row, has_end: bool = True) -> bytes:
 
 
 ROW: Row = (1, 1_700_000_000_000_000_000, b"W.a", b"", b"content")
+TAR_HEAD = {"Created": "2026-01-01T00:00:00Z", "max_msgs": -1, "max_bytes": -1, "discard": "old"}
+TAR_CONSUMER = {"Created": "2026-01-01T00:00:00Z", "deliver_policy": "all"}
 ONE_CONSUMER = {"consumer_count": 1}
 BROKEN: dict[str, tuple[dict[str, Any], bytes]] = {
     "nothing": ({}, b""),
@@ -398,6 +400,75 @@ def test_what_is_said_of_broken_archives(ours: ServerProcess, peer: ServerProces
 
     mine, theirs = asyncio.run(run(ours)), asyncio.run(run(peer))
     assert mine == theirs
+
+
+EXPLICIT = {"ack_policy": "explicit"}
+REFUSED: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "more than the stream may have": ({"max_consumers": 1}, [EXPLICIT, EXPLICIT]),
+    "two of a work queue": ({"retention": "workqueue"}, [EXPLICIT, EXPLICIT]),
+    "no acks of a work queue": ({"retention": "workqueue"}, [{"ack_policy": "none"}]),
+    "threshold": (
+        {"consumer_limits": {"inactive_threshold": 10**9}},
+        [EXPLICIT | {"inactive_threshold": 10**10}],
+    ),
+    "pending": ({"consumer_limits": {"max_ack_pending": 9}}, [EXPLICIT | {"max_ack_pending": 10}]),
+    "filter": ({}, [EXPLICIT | {"filter_subject": "a..b"}]),
+    "deliver subject": ({}, [EXPLICIT | {"deliver_subject": "a..b"}]),
+    "no start": ({}, [EXPLICIT | {"deliver_policy": "by_start_sequence"}]),
+    "heartbeat of a pull": ({}, [EXPLICIT | {"idle_heartbeat": 10**9}]),
+    "an unknown word": ({}, [EXPLICIT | {"deliver_policy": "zzz"}]),
+    "two names": ({}, [EXPLICIT | {"durable_name": "b"}]),
+    "an unknown field": ({}, [EXPLICIT | {"zzz": 1}]),
+}
+
+
+@pytest.mark.parametrize("is_tar", [False, True], ids=["messages", "tar"])
+def test_consumers_of_archives_are_refused_as_by_nats_server(
+    ours: ServerProcess, peer: ServerProcess, is_tar: bool
+) -> None:
+    """At the end, and each with the error that a request for it would get. What a later release has
+    of them is passed over."""
+
+    def archived(config: dict[str, Any], given: list[dict[str, Any]]) -> bytes:
+        named = [
+            {"name": f"c{at}", "durable_name": f"c{at}"} | each for at, each in enumerate(given)
+        ]
+        if is_tar:
+            files = [("meta.inf", json.dumps(TAR_HEAD | config).encode()), ("meta.sum", b"")]
+            for each in named:
+                body = json.dumps(TAR_CONSUMER | {"Name": each["name"]} | each).encode()
+                files += [(f"obs/{each['name']}/meta.inf", body)]
+                files += [(f"obs/{each['name']}/meta.sum", b"")]
+            return tar_of(files)
+        start = {"consumer_seq": 0, "stream_seq": 0}
+        rows: list[Row] = []
+        for each in named:
+            body = {"config": each, "state": {"delivered": start, "ack_floor": start}}
+            name = f"consumers/{each['name']}".encode()
+            rows.append((0, 1, name, b"", json.dumps(body).encode()))
+        return entries({"consumer_count": len(given)}, *rows, (1, 1, b"S.a", b"", b""))
+
+    async def run(server: ServerProcess) -> dict[str, str]:
+        nc = await nats.connect(server.url)
+        found: dict[str, str] = {}
+        try:
+            for title, (more, given) in REFUSED.items():
+                config = {"name": "S", "subjects": ["S.>"], "storage": "file", "num_replicas": 1}
+                config |= {"retention": "limits"} | more
+                blob = archived(config, given)
+                try:
+                    await restore(nc, {"config": config, "state": {}}, blob)
+                    found[title] = ""
+                except TransferError as err:
+                    found[title] = str(err)
+                await api(nc, "STREAM.DELETE.S")
+        finally:
+            await nc.close()
+        return found
+
+    mine = asyncio.run(run(ours))
+    assert mine == asyncio.run(run(peer))
+    assert [title for title, text in mine.items() if not text] == ["an unknown field"]
 
 
 def test_advisories_have_the_fields_of_nats_server(

@@ -7,6 +7,7 @@ these are made while a command is applied, so that two requests can't both slip 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from streamd import errors, subjects
 from streamd.durations import format_duration
@@ -33,13 +34,23 @@ _FIXED = (
 )
 
 
+class Configured(Protocol):
+    """A consumer of the stream, as far as the creation of another one depends on it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> ConsumerConfig: ...
+
+
 def check_create(
     name: str,
     config: ConsumerConfig,
     action: str,
     *,
     stream_config: StreamConfig,
-    consumers: Mapping[str, Consumer],
+    consumers: Mapping[str, Configured],
     account_max: int = 0,
 ) -> JsError | None:
     """Return why CREATE_CONSUMER must be refused, or None. An existing consumer of that name is

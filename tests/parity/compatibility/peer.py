@@ -185,7 +185,6 @@ NEVER_RETURNED: Final[dict[str, str]] = {
     "CONSUMER_EPHEMERAL_WITH_DURABLE_IN_SUBJECT": _OF_OLD,
     "CONSUMER_BAD_DURABLE_NAME": "a name that is none is refused by 10052",
     "CONSUMER_CONFIG_REQUIRED": "a request without a configuration has an empty one",
-    "CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH": "the name in the subject decides: 10017",
     "CONSUMER_EXISTING_ACTIVE": "10013 stands for it, as with nats-server",
     "CONSUMER_FILTER_NOT_SUBSET": _OF_OLD,
     "CONSUMER_MAX_REQUEST_BATCH_NEGATIVE": "what is below 0 is taken for none",

@@ -111,6 +111,13 @@ def snapshots_and_restores(at: Recorder) -> None:
 
 
 @scenario
+def restores_that_can_not_succeed(at: Recorder) -> None:
+    """By what the request itself says of the archive."""
+    at.api("STREAM.RESTORE.R", {"config": {"name": "R", "num_replicas": 3}})
+    at.api("STREAM.RESTORE.B", {"config": {"name": "B"}, "state": {"bytes": 1 << 60}})
+
+
+@scenario
 def too_many_results(at: Recorder) -> None:
     at.api("STREAM.CREATE.S", STREAM, is_quiet=True)
     for number in range(1030):
