@@ -161,7 +161,11 @@ _DEEDS_OF = {
     ORIGINS: (
         "acked",
         "incarnations copied",
+        "incarnations mirrored",
+        "mirrored from a queue",
         "mirrored from afar",
+        "mirrored from recreated streams",
+        "purges",
         "sourced from a queue",
         "sourced from recreated streams",
         "stream deletes",

@@ -60,6 +60,7 @@ class Truth:
         self.owed: Owed | None = None  # who wants what, if that is looked at
         self.features: FeatureModel | None = None  # likewise, of counters, schedules, ...
         self.extensions: ExtensionModel | None = None  # likewise, of dead letters, ...
+        self.copied_behind: dict[Seq, Seq] = {}  # of a mirror's: the position before its entry
         self.cuts: dict[Index, str] | None = None  # by index, from when somebody wants them
         self._columns = columns
 
@@ -115,6 +116,8 @@ class Truth:
         if command[0] in _MADE or self.machine.limits.is_counter:
             if command[0] in _STORING:
                 self._note_appended(out)
+            if command[0] == commands.COPY:
+                self.copied_behind.update((seq, command[4]) for seq in command[6])
         elif command[0] == commands.STORE:
             outcome = out.outcomes[-1][1]
             assert isinstance(outcome, list | range), outcome

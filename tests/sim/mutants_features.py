@@ -9,6 +9,7 @@ from typing import Any
 
 from streamd.api import stream_snapshots
 from streamd.api.restores import Restores
+from streamd.machine.consumers.consumer import Consumer
 from streamd.machine.indexes.seqset import SeqSet
 from streamd.machine.streams.expiry import Expiry
 from streamd.machine.streams.fast_batches import Answers, FastBatch, FastBatches, Row
@@ -16,6 +17,8 @@ from streamd.machine.streams.origins import Origins
 from streamd.machine.streams.schedules import Schedules
 from streamd.machine.streams.stream_consumers import StreamConsumers
 from streamd.machine.streams.stream_storing import StreamStoring
+from streamd.node.importing.origin_link import OriginLink
+from streamd.node.importing.origin_requests import Made
 from streamd.node.stream_groups.letter_sending import LetterSending
 from streamd.node.stream_groups.stream_cut import StreamCut
 from tests.sim import extensions, features
@@ -147,6 +150,33 @@ def identity_ignored(replace: Replace) -> None:
     replace(Origins, "of", of)
 
 
+def queue_lets_go_what_it_sent(replace: Replace) -> None:
+    """A work queue does not wait until a copy is stored: what was sent to it leaves."""
+    deliver = Consumer.apply_delivered
+
+    def hasty(consumer: Consumer, ts: int, items: Any) -> None:
+        deliver(consumer, ts, items)
+        if consumer.config.get("ack_policy") == "flow_control":
+            consumer.apply_acked(ts, [consumer.delivered_sseq])
+
+    replace(Consumer, "apply_delivered", hasty)
+
+
+def recreated_ones_are_taken_from_now_on(replace: Replace) -> None:
+    """A mirror whose origin was created anew passes over what that has by then."""
+    begin, known = OriginLink._begin, dict[str, str]()
+
+    def proud(link: OriginLink, made: Made) -> None:
+        if link.origin.is_mirror:
+            name = link.origin.source["name"]
+            if known.setdefault(name, made.identity) != made.identity:
+                link._taken += made.pending
+            known[name] = made.identity
+        begin(link, made)
+
+    replace(OriginLink, "_begin", proud)
+
+
 # --- archives -------------------------------------------------------------------------------------
 
 
@@ -200,7 +230,9 @@ OF_WORLDS: dict[str, dict[str, Mutant]] = {
         for name, patches in variants.items()
         if name != "letters_stored_again"  # the same as stored_again
     },
-    ORIGINS: _named(identity_ignored),
+    ORIGINS: _named(
+        identity_ignored, queue_lets_go_what_it_sent, recreated_ones_are_taken_from_now_on
+    ),
     ARCHIVES: _named(deleted_ones_in_the_archive, pending_not_archived, abandoned_restores_stay),
 }
 """Variants by what the worlds are about that catch them."""
