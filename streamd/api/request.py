@@ -102,7 +102,7 @@ class ServerContext:
         self.version = version
         self.domain = domain  # "": the server has none
         self.asset_limits = asset_limits
-        self.park: Callable[[Request], None] | None = None  # until somebody leads; a cluster's
+        self.park: Callable[[Request], None] | None = None  # until somebody serves it
         self.removing_until_ms = 0  # a server's removal is proposed, and may be decided till then
         self.snapshot_count = 0  # of archives that are being sent
         self.restores: UploadService | None = None  # set once, by the router
@@ -374,13 +374,15 @@ class Request:
         """Return the stream the subject names; refuses the request if there is none."""
         context = self.context
         handle = context.streams.stream(self.names[0])
-        if handle is not None and handle.config.get("restoring"):
-            raise errors.STREAM_NOT_FOUND()
-        if handle is None:
+        if handle is None or handle.config.get("restoring"):
             reason = context.node.failed.get((context.account, self.names[0]))
             if reason:  # its bytes are there, and wait for an operator
                 raise errors.STREAM_OFFLINE_REASON(err=reason)
-            raise errors.STREAM_NOT_FOUND()
+            asset = context.asset(self.names[0])
+            if asset is None or asset.config.get("restoring"):
+                raise errors.STREAM_NOT_FOUND()
+            # It is listed: its group is about to run, or to hear that it is whole.
+            raise errors.Unserved()
         if self.context.is_clustered and not handle.is_local:
             raise errors.Unserved()  # its leader has just changed
         return handle

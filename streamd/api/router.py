@@ -289,6 +289,7 @@ class Router:
         # Its names: the stream, and what follows it as one.
         self._direct = Endpoint("", direct_get.get, where=REPLICA)
         self._forwarding: Forwarding | None = None
+        self.server.park = self._wait
         if node.is_clustered:
             later = call_later or asyncio.get_running_loop().call_later
             self._forwarding = Forwarding(self.server, self._serve, later, self._publish)
@@ -469,6 +470,20 @@ class Router:
             return
         request.guard(endpoint.serve, request)
         counts.total += 1
+
+    def _wait(self, request: Request) -> None:
+        """Serve a request later that nothing serves yet: of a single server, whose stream's group
+        is about to run, or to hear that its restore is over."""
+        server = self.server
+        now_ms = server.clock.monotonic_ms()
+        if not request.parked_until_ms:
+            request.parked_until_ms = now_ms + limits.API_PARKED_MS
+        if not request.endpoint.is_json:
+            request.no_responders()
+        elif now_ms >= request.parked_until_ms:
+            request.refuse(errors.CLUSTER_NOT_AVAIL())
+        else:
+            server.later(limits.API_ANSWER_LOOK_S, request.guard, request.endpoint.serve, request)
 
     # --- from other nodes -------------------------------------------------------------------
 

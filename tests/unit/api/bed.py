@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,10 @@ class Node:
                 outcome = changed if isinstance(changed, JsError) else outcome
         done(outcome)
 
+    def run(self, stream: Stream) -> None:
+        """Have the group of a stream that the meta group knows run."""
+        self._streams[stream.account, stream.name] = stream
+
     def stream(self, name: str, account: str = ACCOUNT) -> Stream | None:
         return self._streams.get((account, name))
 
@@ -304,13 +309,14 @@ class Bed:
         self.node = Node()
         self.wires = Wires()
         self.accounts = Accounts(self.wires, accounts or {})
+        self.soon: list[Callable[[], object]] = []  # what the router wants called later
         self.router = Router(
             self.node,  # type: ignore[arg-type]
             self.accounts,
             server_version="2.14.0",
             clock=self.node.clock,
             asset_limits=asset_limits,
-            call_later=lambda delay, callback, *args: None,
+            call_later=lambda _, callback, *args: self.soon.append(partial(callback, *args)),
         )
         self._replies = count(1)
         self.router.announce()

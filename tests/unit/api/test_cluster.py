@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from streamd import errors, limits
+from streamd.api import stream_configs
 from streamd.api.cluster_infos import short_hash
 from streamd.api.times import format_ns
 from streamd.machine import commands
+from streamd.machine.base import Effects
 from streamd.machine.meta import MetaMachine
+from streamd.types import ACCOUNT, Entry
 from tests.unit.api.bed import Bed, Wires, check_schema
 from tests.unit.api.cluster_bed import World
 
@@ -48,6 +51,27 @@ def test_every_node_takes_every_request(world: World, node: str) -> None:
     assert changed["config"]["max_msgs"] == 5
     assert world.ask(node, "STREAM.DELETE.S")["success"]
     assert world.error(node, "STREAM.INFO.S")[0] == 10059
+
+
+def test_a_restored_stream_that_is_listed_answers(world: World) -> None:
+    """Its group hears after the meta group that it is whole: requests wait for that."""
+    normal = stream_configs.normalise({"name": "S", "subjects": ["S"], "num_replicas": 3})
+    part = stream_configs.restored(stream_configs.owned(normal, ACCOUNT), is_whole=False)
+    world.apply_meta([commands.CREATE_STREAM, world.clock.ns, part, list(NAMES)])
+    assert world.error("n2", "STREAM.INFO.S")[0] == 10059
+    whole = stream_configs.restored(part, is_whole=True)
+    update = [commands.UPDATE_STREAM, world.clock.ns, "S", whole]
+    world.meta.apply(Entry(1, world.meta.applied + 1, b"x", update), Effects())
+    asset = world.meta.stream("S")
+    assert asset is not None
+    assert world.ask("n2", "STREAM.NAMES")["streams"] == ["S"]
+    reply = world.send("n2", "STREAM.INFO.S")
+    assert not world.replies(reply)
+    machine = world.machines[asset.uid]["n1"]
+    machine.apply([commands.CONFIGURE, world.clock.ns, asset.config, asset.update_index])
+    world.pass_ms(limits.API_RETRY_MS)
+    ((_, payload),) = world.replies(reply)
+    assert json.loads(payload)["config"]["name"] == "S"
 
 
 def test_cluster_block_is_nats_servers(world: World) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
 
 from streamd import limits
-from streamd.types import AssetLimits
-from tests.unit.api.bed import Bed
+from streamd.api import stream_configs
+from streamd.machine import commands
+from streamd.machine.base import Effects
+from streamd.types import ACCOUNT, AssetLimits, Entry
+from tests.unit.api.bed import Bed, Stream
 
 
 @pytest.fixture
@@ -573,3 +577,35 @@ def test_streams_that_are_not_served_are_listed_as_missing(bed: Bed) -> None:
     assert answer["offline"] == {"B": "CorruptionError: block 1"}
     assert bed.ask("STREAM.NAMES")["streams"] == ["A", "B", "C"]
     assert "missing" not in bed.ask("STREAM.LIST", {"subject": "C"})
+
+
+def test_a_stream_that_is_listed_answers(bed: Bed) -> None:
+    """It is known before its group runs, and whole before its group has heard of that: requests
+    wait. One that is being restored is neither listed nor found."""
+
+    def decide(kind: int, *rest: Any) -> None:
+        """Have the meta group apply a command of which no stream's group has heard."""
+        meta = bed.node.meta
+        command = [kind, bed.node.clock.ns, *rest]
+        meta.apply(Entry(1, meta.applied + 1, b"x", command), Effects())
+
+    normal = stream_configs.normalise({"name": "A", "subjects": ["a"]})
+    part = stream_configs.restored(stream_configs.owned(normal, ACCOUNT), is_whole=False)
+    decide(commands.CREATE_STREAM, part, None)
+    assert bed.ask("STREAM.NAMES")["streams"] is None
+    assert bed.error("STREAM.INFO.A")[0] == 10059
+    decide(commands.UPDATE_STREAM, "A", stream_configs.restored(part, is_whole=True))
+    assert bed.ask("STREAM.NAMES")["streams"] == ["A"]
+    bed.soon.clear()
+    assert not bed.ask_raw("STREAM.INFO.A")
+    asset = bed.node.meta.stream("A")
+    assert asset is not None
+    stream = Stream(bed.node, asset._replace(config=part))
+    bed.node.run(stream)
+    bed.soon.pop()()
+    assert len(bed.soon) == 1  # again
+    stream.apply([commands.CONFIGURE, bed.node.clock.ns, asset.config, asset.update_index])
+    bed.soon.pop()()
+    ((_, _, _, payload),) = bed.wires.sent
+    assert json.loads(payload)["config"]["name"] == "A"
+    assert not bed.soon
