@@ -284,6 +284,8 @@ def test_the_spark_profile_reads_the_nodes_volumes_and_writes_its_own() -> None:
     urls = service["environment"]["NATS_URL"].split(",")
     assert urls == [f"nats://{name}:4222" for name in NODES]
     text = (ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8")
+    (base,) = (f"ARG {rest}" for word, rest in instructions() if word == "ARG")
+    assert f"\n{base}\nFROM ${{BASE}}\n" in text
     assert "--uid 10001" in text
     assert 'ENTRYPOINT ["streamd-spark"]' in text
     copied = {

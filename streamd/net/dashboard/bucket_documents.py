@@ -72,6 +72,7 @@ def sort_keys() -> dict[str, Callable[[StreamAsset], str | int]]:
         return value if isinstance(value, int) and value > 0 else _WITHOUT_LIMIT
 
     return {
+        "name": bucket_name,
         "kind": _kind,
         "history": lambda asset: number(asset, "max_msgs_per_subject"),
         "ttl_ns": lambda asset: number(asset, "max_age"),

@@ -203,19 +203,21 @@ def test_the_order_of_a_table_outlives_a_reload(ui_browser: Any, alone: ServerPr
     assert page.run(order) == "ascending"
 
 
-def test_an_object_store_has_a_page_and_so_has_an_object(
-    ui_browser: Any, alone: ServerProcess
-) -> None:
-    """From the list of buckets to the object, by clicks; it shows what its client told of it."""
+def test_objects_and_long_histories_are_shown(ui_browser: Any, alone: ServerProcess) -> None:
+    """From the list of buckets to an object, by clicks; it shows what its client told of it. Of a
+    key more revisions than clients let a bucket keep come when they are asked for."""
     meta = {"name": HOSTILE, "size": 3072, "chunks": 2, "digest": "SHA-256=abc", "description": "A"}
     name = base64.urlsafe_b64encode(HOSTILE.encode()).decode()
     with Wire(alone.port) as wire:
         wire.api("STREAM.CREATE.OBJ_FILES", {"name": "OBJ_FILES", "subjects": ["$O.FILES.>"]})
         store(wire, f"$O.FILES.M.{name}", json.dumps(meta).encode())
+        wire.api("STREAM.CREATE.KV_LONG", {"name": "KV_LONG", "subjects": ["$KV.LONG.>"]})
+        for number in range(70):
+            store(wire, "$KV.LONG.k", b"%d" % number)
     page = Page(ui_browser, ui_url(alone))
     page.open("kv")
     page.see(LOADED, "object store")
-    page.click(f"{LOADED} tbody a")
+    page.click(f"{LOADED} tbody tr:first-child a")
     page.see(LOADED, "3\u00a0KiB")
     page.see("caption", "Objects of FILES")
     page.click(f"{LOADED} tbody a")
@@ -224,6 +226,11 @@ def test_an_object_store_has_a_page_and_so_has_an_object(
     page.see("main pre", '"chunks": 2')
     assert page.count("#history details") == 0
     assert_harmless(page)
+    page.open("kv/%24G/LONG?key=k")
+    page.until("return document.querySelectorAll('#history details').length === 64")
+    page.click("#older")
+    page.until("return document.querySelectorAll('#history details').length === 70")
+    page.gone("#older")
 
 
 def test_consumers_buckets_connections_and_groups(page: Page, ui_cluster: ClusterProcess) -> None:

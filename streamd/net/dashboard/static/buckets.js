@@ -12,7 +12,7 @@ const href = (one) => to(["kv", one.account, one.name], { kind: one.kind === "ob
 const OPERATIONS = { put: "put", delete: "deleted", purge: "purged" };
 const operation = (one) => state(one.operation === "put" ? "ok" : "none", OPERATIONS[one.operation] ?? one.operation);
 
-const HISTORY = 64; // what a bucket may keep of a key
+const HISTORY = 64; // what clients let a bucket keep of a key
 
 const BUCKETS = [
   { title: "Bucket", sort: "name", cell: (one) => h("a", { href: href(one) }, one.name) },
@@ -104,9 +104,16 @@ function value(host, { path, query, signal }, key) {
   host.append(crumbs(account, " / ", h("a", { href: to(["kv", account, bucket], { kind }) }, bucket)), h("h1", null, key), wrong, top, body, history);
 
   /** What the key held, newest first: its subject has a message for each revision. */
-  async function showHistory(subject) {
-    const found = await get(["streams", account, stream, "messages"], { query: { subject, direction: "previous", limit: HISTORY }, signal });
-    history.replaceChildren(h("h2", null, "History"), ...found.items.map(messageView));
+  async function showHistory(subject, seq = 0) {
+    const found = await get(["streams", account, stream, "messages"], { query: { subject, direction: "previous", limit: HISTORY, seq }, signal });
+    const older = h("button", { type: "button", id: "older", onclick: () => showHistory(subject, found.next).catch(showError) }, "Older revisions");
+    if (!seq) history.replaceChildren(h("h2", null, "History"));
+    history.querySelector("#older")?.remove();
+    history.append(...found.items.map(messageView), ...(found.next ? [older] : []));
+  }
+
+  function showError(error) {
+    if (!signal.aborted) wrong.textContent = `Not up to date: ${error.message}`;
   }
 
   every(2000, signal, async () => {
@@ -121,7 +128,7 @@ function value(host, { path, query, signal }, key) {
       shown = now.revision;
       wrong.textContent = "";
     } catch (error) {
-      if (!signal.aborted) wrong.textContent = `Not up to date: ${error.message}`;
+      showError(error);
     }
   });
 }
