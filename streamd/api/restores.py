@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from streamd import errors, limits
@@ -65,6 +65,7 @@ FAILED: Final = "api.restore_failed"
 """Call to the meta leader: [uid]: the stream is to go, unless it was told to be whole."""
 CALLS: Final = (BEGIN, DONE, FAILED)
 
+_NEVER: Final = -(1 << 63)  # as a time
 _TYPE: Final = "io.nats.jetstream.api.v1."
 
 
@@ -316,6 +317,7 @@ class Upload:
         self._reply = b""  # of the chunk that is being read
         self._rows: list[Row] = []
         self._rows_bytes = 0
+        self._subjects: set[bytes] = set()  # that are valid
         self._last_seq: Seq = 0
         self._consumers: list[ArchivedConsumer] = []
         self._removals: list[Seq] = []  # ranges, flat
@@ -393,8 +395,7 @@ class Upload:
 
     def _take(self, record: Record) -> None:
         if isinstance(record, ArchivedMessages):
-            for row in record.rows:
-                self._take_row(row)
+            self._take_rows(record.rows)
         elif isinstance(record, ArchivedConsumer):
             self._consumers.append(record)
         elif isinstance(record, ArchivedRemoval):
@@ -408,36 +409,37 @@ class Upload:
             if message_archive.folded(record.config).get("name") != self._handle.name:
                 raise ArchiveError("stream names do not match")
 
-    def _take_row(self, row: Row) -> None:
-        seq, ts, subject, headers, payload = row
+    def _take_rows(self, rows: Sequence[Row]) -> None:
+        config, now_ns = self._handle.config, self._context.clock.now_ns()
+        body_max, ttls = config["max_msg_size"], config["allow_msg_ttl"]
+        oldest_ts = now_ns - config["max_age"] if config["max_age"] > 0 else _NEVER
+        for row in rows:
+            seq, ts, subject, headers, payload = row
+            if subject not in self._subjects:
+                self._check_subject(subject, seq)
+            body = len(headers) + len(payload)
+            size = len(subject) + body
+            if 0 <= body_max < body or size > RECORD_BYTES_MAX:
+                raise ArchiveError(f"message sequence {seq} exceeds maximum message size")
+            self._last_seq = seq
+            if ttls and TTL in headers:
+                if _is_expired(headers, ts, now_ns, oldest_ts):
+                    continue
+            elif ts <= oldest_ts:
+                continue
+            self._rows.append(row)
+            self._rows_bytes += size + limits.ENTRY_OVERHEAD_BYTES
+            if self._rows_bytes >= limits.RESTORE_COMMAND_BYTES:
+                self._propose_rows()
+
+    def _check_subject(self, subject: bytes, seq: Seq) -> None:
+        """Raise ArchiveError unless a message may have this subject; else remember it for a while:
+        most messages have one of few."""
         if not is_valid(subject) or not is_literal(subject):
             raise ArchiveError(f"message sequence {seq} has no subject")
-        size = len(subject) + len(headers) + len(payload)
-        config = self._handle.config
-        body = len(headers) + len(payload)
-        if 0 <= config["max_msg_size"] < body or size > RECORD_BYTES_MAX:
-            raise ArchiveError(f"message sequence {seq} exceeds maximum message size")
-        self._last_seq = seq
-        if self._is_expired(ts, headers):
-            return
-        self._rows.append(row)
-        self._rows_bytes += size + limits.ENTRY_OVERHEAD_BYTES
-        if self._rows_bytes >= limits.RESTORE_COMMAND_BYTES:
-            self._propose_rows()
-
-    def _is_expired(self, ts: int, headers: bytes) -> bool:
-        """True of a message whose time was over while it was in the archive."""
-        config = self._handle.config
-        now_ns = self._context.clock.now_ns()
-        ttl_ns: int | None = None
-        if config["allow_msg_ttl"] and TTL in headers:
-            value = message_headers.get(headers, TTL)
-            ttl_ns = message_headers.parse_ttl(value.strip()) if value else None
-            if ttl_ns == message_headers.NEVER:
-                return False
-        if ttl_ns and ts + ttl_ns <= now_ns:
-            return True
-        return 0 < config["max_age"] <= now_ns - ts
+        if len(self._subjects) >= limits.RESTORE_SUBJECTS_KEPT:
+            self._subjects.clear()
+        self._subjects.add(subject)
 
     def _propose_rows(self, last_seq: Seq = 0) -> None:
         rows, self._rows, self._rows_bytes = self._rows, [], 0
@@ -563,6 +565,16 @@ class Upload:
             self._fail("no chunk came for too long")
         else:
             self._later(max(left_ms, 100) / 1000, self._check_idle)
+
+
+def _is_expired(headers: bytes, ts: int, now_ns: int, oldest_ts: int) -> bool:
+    """True of a message with a time to live that was over while it was in the archive, or whose
+    stream keeps none that is as old as `oldest_ts`."""
+    value = message_headers.get(headers, TTL)
+    ttl_ns = message_headers.parse_ttl(value.strip()) if value else None
+    if ttl_ns == message_headers.NEVER:
+        return False
+    return bool(ttl_ns and ts + ttl_ns <= now_ns) or ts <= oldest_ts
 
 
 def _merged(ranges: list[Seq]) -> list[Seq]:

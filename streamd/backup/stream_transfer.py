@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -17,8 +18,10 @@ from streamd.types import Document
 CHUNK_BYTES: Final = 128 * 1024
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 UPLOAD_BYTES: Final = 64 * 1024  # of a chunk on its way to a server
+UPLOADS_MAX: Final = 8  # chunks on their way
 _QUIET_S: Final = 10.0  # a server that sends nothing for so long has given up
 _ANSWER_S: Final = 10.0
+_REASON_S: Final = 5.0
 _END_S: Final = 3600.0  # a server may still have much to do when all was uploaded
 
 
@@ -168,26 +171,62 @@ async def upload(
     body = {"config": config, "state": state}
     begun = await api_request(link, f"STREAM.RESTORE.{name}", body, prefix=prefix)
     subject = begun["deliver_subject"]
-    sent = 0
-    async for piece in chunks:
-        for at in range(0, len(piece), UPLOAD_BYTES):
-            part = piece[at : at + UPLOAD_BYTES]
-            await _send(link, subject, part, _ANSWER_S, name)
-            sent += len(part)
-            told = on_bytes(sent) if on_bytes is not None else None
-            if told is not None:
-                await told
-    answer = await _send(link, subject, b"", _END_S, name)
+    answers: asyncio.Queue[Message] = asyncio.Queue()
+    inbox = link.new_inbox()
+    subscription = await link.subscribe(inbox, cb=answers.put)
+    under_way: deque[int] = deque()  # chunks that are not answered yet, which are so in their order
+    taken = 0
+
+    async def await_first() -> None:
+        nonlocal taken
+        size = under_way.popleft()
+        await _answered(answers, size, name)
+        taken += size
+        told = on_bytes(taken) if on_bytes is not None else None
+        if told is not None:
+            await told
+
+    try:
+        async for piece in chunks:
+            for at in range(0, len(piece), UPLOAD_BYTES):
+                part = piece[at : at + UPLOAD_BYTES]
+                await _publish(link, subject, part, inbox, name)
+                under_way.append(len(part))
+                if len(under_way) >= UPLOADS_MAX:
+                    await await_first()
+        while under_way:
+            await await_first()
+        await _publish(link, subject, b"", inbox, name)
+        answer = await _answered(answers, 0, name)
+    finally:
+        await subscription.unsubscribe()
     if not answer:
         raise TransferError(f"{name}: the server did not say what became of it")
     return _decoded(answer, f"restore of {name}")
 
 
-async def _send(link: Link, subject: str, part: bytes, within_s: float, name: str) -> bytes:
+async def _publish(link: Link, subject: str, part: bytes, inbox: str, name: str) -> None:
     try:
-        answer = await link.request(subject, part, timeout=within_s)
+        await link.publish(subject, part, inbox)
     except Exception as err:
-        raise TransferError(f"{name}: a chunk got no answer ({type(err).__name__})") from err
-    if answer.data and part:
+        raise TransferError(f"{name}: a chunk can't be sent ({type(err).__name__})") from err
+
+
+async def _answered(answers: asyncio.Queue[Message], size: int, name: str) -> bytes:
+    """Return the answer to a chunk of that size; 0: to the end of an archive."""
+    within_s = _ANSWER_S if size else _END_S
+    is_refused = False
+    while True:
+        try:
+            answer = await asyncio.wait_for(answers.get(), within_s)
+        except TimeoutError:
+            why = f"no answer within {within_s:g} s" if not is_refused else "no taker any more"
+            raise TransferError(f"{name}: a chunk got {why}") from None
+        if (answer.headers or {}).get("Status") != "503":
+            break
+        # Nobody takes chunks any more: the server ended, or the reason for its end comes yet, as
+        # the answer to a chunk before this one.
+        is_refused, within_s = True, min(within_s, _REASON_S)
+    if answer.data and (size or is_refused):
         _decoded(answer.data, f"restore of {name}")
     return answer.data

@@ -191,6 +191,21 @@ def _are_msgs(value: object) -> bool:
     return True
 
 
+def _are_rows(value: object) -> bool:
+    if not (type(value) is list or type(value) is tuple):
+        return False
+    try:  # of archives, as long as messages
+        for seq, ts, *msg in value:
+            if not (type(seq) is type(ts) is int and seq >= 0 and ts >= 0):
+                return False
+            subject, headers, payload = msg
+            if not (type(subject) is type(headers) is type(payload) is bytes):
+                return False
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 _are_verdicts: Final = _list_of(_row_of(_is_uint, _is_uint, _is_uint))
 
 
@@ -351,9 +366,7 @@ _SHAPES: Final[dict[int, tuple[int, tuple[Check, ...]]]] = {
     commands.CHECKPOINT: _shape(_is_uint, _is_uint),
     commands.REWRITE: _shape(_is_uints, _are_ranges, lambda value: type(value) is bytes),
     commands.REMOVE: _shape(_are_ranges),
-    commands.IMPORT: _shape(
-        _list_of(_row_of(_is_uint, _is_uint, _is_bytes, _is_bytes, _is_bytes)), _is_uint
-    ),
+    commands.IMPORT: _shape(_are_rows, _is_uint),
     commands.IMPORT_CONSUMER: _shape(
         _is_name,
         _is_consumer_config,
