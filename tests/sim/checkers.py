@@ -93,14 +93,12 @@ class Truth:
             for op in out.block_ops:
                 self._columns.note(op)
             self._note_content(copy, out)
-            models = (self.features, self.extensions)
-            if models != (None, None) and copy.command is not None:
+            if self.features is not None and copy.command is not None:
                 is_storing = copy.command[0] in _STORING
                 stored = _appended(out) if is_storing else []
-                if self.features is not None:
-                    self.features.after(copy.command, stored, out)
-                if self.extensions is not None:
-                    self.extensions.after(copy.command, stored)
+                self.features.after(copy.command, stored, out)
+            if self.extensions is not None and copy.command is not None:
+                self.extensions.after(copy.command)
             if self.cuts is not None:
                 self.cuts[self.last] = cut_of_machine(self.machine)
             if self.owed is not None:

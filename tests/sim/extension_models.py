@@ -1,12 +1,13 @@
 """Models of dead letters, order by subject and producers, beside the machine that applies a log.
 
-An `ExtensionModel` follows one stream's committed entries: what its consumer `C` was given, and
-what became of it, by sets. It says at each entry:
+An `ExtensionModel` follows one stream's committed entries: what its consumers were given, and what
+became of it, by sets. It says at each entry:
 
     producers  what is stored of each is 1, 2, 3 ..., each once
     giving up  a message is given up that waits for its ack: because a client terminates it, or it
                was delivered `max_deliver` times, and no message is delivered more often
-    leaving    a work queue loses what is acked, and what is given up once its letter is stored
+    leaving    a work queue loses what is acked, and what is given up once its letter is stored; of
+               a stream with interest that has to be so for each of its consumers
     order      a message is delivered a first time when fewer than so many before it, on its
                subject, are not done
 
@@ -21,16 +22,14 @@ from typing import Any, NamedTuple
 
 from streamd.machine import commands
 from streamd.machine.message_headers import get
-from streamd.store.blocks.record_format import Record
 from streamd.types import Msg, Seq, Uid
 from tests.sim.extension_checks import BODY, SEQUENCE, number_of, overtaken
 from tests.sim.world import need
 
-CONSUMER = "C"
 MAX_DELIVER, TERMINATED = b"max_deliver", b"terminated"
 _OF_CONSUMER = (commands.DELIVERED, commands.ACKED, commands.TERMED, commands.DEAD)
 _AGAIN, _PARKED, _UNPARKED = 1, 2, 3
-# What may take messages out, but of a queue.
+# What may take messages out of a stream of limits.
 _FREE = (commands.STORE, commands.STORE_BATCH, commands.DELETE_MSG)
 
 
@@ -40,6 +39,56 @@ class GivenUp(NamedTuple):
     seq: Seq
     reason: bytes
     deliveries: int
+
+
+class _Given:
+    """One consumer: what it was given, and what became of that."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.deliveries: dict[Seq, int] = {}
+        self.pending: set[Seq] = set()
+        self.parked: set[Seq] = set()
+        self.acked: set[Seq] = set()
+        self.done: set[Seq] = set()  # acked, terminated or given up
+
+    @property
+    def name(self) -> str:
+        return str(self.consumer.name)
+
+    def setting(self, name: str) -> str:
+        """Return a setting of ours; "": it has none."""
+        return str((self.consumer.config.get("metadata") or {}).get("streamd." + name, ""))
+
+    def drop(self, seqs: set[Seq]) -> None:
+        """These have left the stream."""
+        self.pending -= seqs
+        self.parked -= seqs
+
+    def end(self, seqs: set[Seq]) -> None:
+        """Nothing more comes of these."""
+        self.pending -= seqs
+        self.done |= seqs
+
+    def deliver(self, seq: Seq, how: int) -> str:
+        """It is given a message; return what is wrong with that."""
+        if how == _AGAIN:
+            if seq not in self.pending:
+                return ""
+            self.deliveries[seq] += 1
+            most = self.consumer.config["max_deliver"]
+            return f"is delivered more than {most} times" if self.deliveries[seq] > most > 0 else ""
+        if seq in self.deliveries:
+            return f"was delivered before, and is so as {how}"
+        if (seq in self.parked) != (how == _UNPARKED):
+            return f"is delivered as {how}, of {sorted(self.parked)}"
+        if how == _PARKED:
+            self.parked.add(seq)
+        else:
+            self.parked.discard(seq)
+            self.deliveries[seq] = 1
+            self.pending.add(seq)
+        return ""
 
 
 class ExtensionModel:
@@ -52,151 +101,137 @@ class ExtensionModel:
         self.content = content  # every message that was ever stored
         self.producers: dict[bytes, int] = {}  # the last sequence that is stored
         self.given_up: dict[int, GivenUp] = {}  # by the numbers of their letters
-        self.acked: set[Seq] = set()
         self.sent: set[int] = set()  # letters that are said to be stored
         self.live: set[Seq] = set()
         self._uid = uid
         self._machine = machine
         self._letters = letters
-        self._is_queue = machine.config["retention"] == "workqueue"
+        self._is_kept = machine.config["retention"] == "limits"
+        self._last_seq: Seq = 0
         self._subjects: dict[Seq, bytes] = {}  # of what is live
-        self._deliveries: dict[Seq, int] = {}
-        self._pending: set[Seq] = set()
-        self._parked: set[Seq] = set()
-        self._done: set[Seq] = set()  # acked or given up
+        self._given: dict[Uid, _Given] = {}  # by their consumers
+        self._held: set[Seq] = set()  # letters of these are on their way
 
     # --- one entry ----------------------------------------------------------------------------
 
-    def after(self, command: commands.Command, stored: Iterable[Record]) -> None:
-        """It was applied, and has stored these messages."""
+    def after(self, command: commands.Command) -> None:
+        """It was applied, and what it has stored is in `content`."""
         kind = command[0]
         index = self._machine.index
         live = set(index.live.seqs(index.first_seq, index.last_seq))
-        for record in stored:
-            if record.seq in live:  # else a limit took it at once
-                self._subjects[record.seq] = record.subject
-            self._note_produced(record)
-            if number_of(record.headers, SEQUENCE) > 0:
-                self._letters.on_stored(record)
+        for seq in range(self._last_seq + 1, index.last_seq + 1):
+            msg = self.content[seq]
+            if seq in live:  # else a limit took it at once, or nobody wanted it
+                self._subjects[seq] = msg[0]
+            self._note_produced(seq, msg[1])
+            if number_of(msg[1], SEQUENCE) > 0:
+                self._letters.on_stored(seq, msg)
+        self._last_seq = index.last_seq
         gone, self.live = self.live - live, live
-        leaving: set[Seq] = set()
-        if kind in _OF_CONSUMER:
-            leaving = self._follow(command)
+        ended: set[Seq] = set()
+        if kind == commands.CREATE_CONSUMER:
+            for uid, consumer in self._machine.consumers_by_uid.items():
+                self._given.setdefault(uid, _Given(consumer))
+        elif kind in _OF_CONSUMER and command[2] in self._given:
+            ended = self._follow(self._given[command[2]], command)
         elif kind == commands.LETTERS_SENT:
-            leaving = self._note_sent(command[2])
-        if not self._is_queue:
-            leaving = set()
-        if kind not in _FREE or self._is_queue:
+            ended = self._note_sent(command[2])
+        if self._is_kept:
+            ended = set()
+        leaving = {seq for seq in ended & (gone | live) if not self._is_wanted(seq)}
+        if kind not in _FREE or not self._is_kept:
             need(gone == leaving, f"{self._who()}: {kind} takes {gone} out, and was to {leaving}")
         for seq in gone:
             self._subjects.pop(seq, None)
-        self._pending -= gone
-        self._parked -= gone
-        self._compare()
+        for given in self._given.values():
+            given.drop(gone)
+            self._compare(given)
+        waiting, wanted = len(self._machine.content.letters), len(self.given_up) - len(self.sent)
+        need(waiting == wanted, f"{self._who()}: {waiting} letters wait, {wanted} were to")
 
-    def _note_produced(self, record: Record) -> None:
-        producer = get(record.headers, b"Nats-Producer-Id")
+    def _is_wanted(self, seq: Seq) -> bool:
+        """True if a consumer has yet to be done with a message, or its letter is on its way."""
+        is_done = all(seq in given.done for given in self._given.values())
+        return seq in self._held or not is_done
+
+    def _note_produced(self, seq: Seq, headers: bytes) -> None:
+        producer = get(headers, b"Nats-Producer-Id")
         if producer is None or producer.startswith(b"$DL."):  # letters have numbers with holes
             return
-        sequence = number_of(record.headers, b"Nats-Producer-Seq")
+        sequence = number_of(headers, b"Nats-Producer-Seq")
         last = self.producers.get(producer, 0)
-        text = f"{self._who()}: {sequence} of {producer!r} is stored behind {last}"
+        text = f"{self._who()}: {sequence} of {producer!r} is stored behind {last}, as {seq}"
         need(sequence == last + 1, text)
         self.producers[producer] = sequence
 
-    # --- the consumer -------------------------------------------------------------------------
+    # --- consumers ----------------------------------------------------------------------------
 
-    @property
-    def _consumer(self) -> Any:
-        return self._machine.consumers[CONSUMER]
-
-    def _follow(self, command: commands.Command) -> set[Seq]:
-        """Return what a work queue loses by this."""
-        kind, items = command[0], command[3]
+    def _follow(self, given: _Given, command: commands.Command) -> set[Seq]:
+        """Return with what the consumer is done by this."""
+        kind, items, who = command[0], command[3], (self._uid, given.name)
+        text = f"{self._who()}: {given.name}:"
+        ended: set[Seq] = set()
         if kind == commands.DELIVERED:
             for first, last, _, how in items:
-                for seq in range(first, last + 1):
-                    if seq in self.live:
-                        self._deliver(seq, int(how))
-            return set()
-        if kind == commands.ACKED:
-            acked = self._pending.intersection(items)
-            for seq in acked:
-                need(self._letters.was_acked(self._uid, seq), f"{self._who()}: {seq} acked by none")
-            self.acked |= acked
-            self._done |= acked
-            self._pending -= acked
-            return acked
-        if kind == commands.TERMED:
-            for seq, _ in items:
-                if seq in self._pending:
-                    text = f"{self._who()}: {seq} terminated by none"
-                    need(self._letters.was_terminated(self._uid, seq), text)
-                    self._give_up(seq, TERMINATED)
-            return set()
-        for seq in items:
-            if seq in self._pending:
-                count, most = self._deliveries[seq], self._consumer.config["max_deliver"]
-                text = f"{self._who()}: {seq} is given up after {count} of {most} deliveries"
-                need(count == most, text)
-                self._give_up(seq, MAX_DELIVER)
-        return set()
+                for seq in sorted(self.live.intersection(range(first, last + 1))):
+                    wrong = given.deliver(seq, int(how))
+                    need(not wrong, f"{text} {seq} {wrong}")
+                    if seq in given.pending and int(how) != _AGAIN:
+                        self._check_order(given, seq)
+        elif kind == commands.ACKED:
+            ended = given.pending.intersection(items)
+            for seq in ended:
+                need(self._letters.was_acked(*who, seq), f"{text} {seq} is acked by nobody")
+            given.acked |= ended
+        elif kind == commands.TERMED:
+            for seq in dict.fromkeys(seq for seq, _ in items if seq in given.pending):
+                is_meant = self._letters.was_terminated(*who, seq)
+                need(is_meant, f"{text} {seq} is terminated by nobody")
+                ended.add(seq)
+                self._give_up(given, seq, TERMINATED)
+        else:
+            for seq in dict.fromkeys(seq for seq in items if seq in given.pending):
+                count, most = given.deliveries[seq], given.consumer.config["max_deliver"]
+                need(count == most, f"{text} {seq} is given up after {count} of {most} deliveries")
+                ended.add(seq)
+                self._give_up(given, seq, MAX_DELIVER)
+        given.end(ended)
+        return ended
 
-    def _deliver(self, seq: Seq, how: int) -> None:
-        text = f"{self._who()}: {seq}"
-        if how == _AGAIN:
-            if seq in self._pending:
-                self._deliveries[seq] += 1
-                most = self._consumer.config["max_deliver"]
-                need(self._deliveries[seq] <= most, f"{text} is delivered more than {most} times")
-            return
-        if how == _PARKED:
-            is_new = seq not in self._deliveries and seq not in self._parked
-            need(is_new, f"{text} is passed over, and was known")
-            self._parked.add(seq)
-            return
-        need(seq not in self._deliveries, f"{text} is delivered a first time again")
-        is_parked = seq in self._parked
-        need(is_parked == (how == _UNPARKED), f"{text} is delivered as {how}, {is_parked=}")
-        self._parked.discard(seq)
-        self._deliveries[seq] = 1
-        self._pending.add(seq)
-        self.check_order(seq)
+    def check_order(self, name: str, seq: Seq) -> None:
+        """A client has got a message."""
+        for given in self._given.values():
+            if given.name == name:
+                self._check_order(given, seq)
 
-    def check_order(self, seq: Seq) -> None:
-        """A message is delivered a first time, or a client has got it."""
-        settings = self._consumer.config.get("metadata") or {}
-        most = int(settings.get("streamd.max_ack_pending_per_subject", 0))
+    def _check_order(self, given: _Given, seq: Seq) -> None:
+        most = int(given.setting("max_ack_pending_per_subject") or 0)
         if most and seq in self._subjects:
-            before = overtaken(seq, self._subjects, self._is_open)
-            need(len(before) < most, f"{self._who()}: {seq} is delivered, open are {before}")
+            before = overtaken(seq, self._subjects, lambda each: each not in given.done)
+            text = f"{self._who()}: {given.name}: {seq} is delivered, open are {before}"
+            need(len(before) < most, text)
 
-    def _is_open(self, seq: Seq) -> bool:
-        return seq not in self._done
-
-    def _give_up(self, seq: Seq, reason: bytes) -> None:
-        self._pending.discard(seq)
-        self._done.add(seq)
-        self.given_up[len(self.given_up) + 1] = GivenUp(seq, reason, self._deliveries[seq])
+    def _give_up(self, given: _Given, seq: Seq, reason: bytes) -> None:
+        if given.setting("dead_letter"):
+            letter = GivenUp(seq, reason, given.deliveries[seq])
+            self.given_up[len(self.given_up) + 1] = letter
+            self._held.add(seq)
 
     def _note_sent(self, numbers: Iterable[int]) -> set[Seq]:
-        """Letters are said to be stored; return their messages, those that are still there."""
+        """Letters are said to be stored; return their messages."""
         new = set(numbers) - self.sent
         for number in sorted(new):
             is_stored = self._letters.has(self.name, number)
             need(is_stored, f"{self._who()}: letter {number} is stored nowhere, and taken for sent")
         self.sent |= new
-        return {self.given_up[number].seq for number in new}
+        seqs = {self.given_up[number].seq for number in new}
+        self._held -= seqs
+        return seqs
 
-    def _compare(self) -> None:
+    def _compare(self, given: _Given) -> None:
         """What the machine says of itself."""
-        consumer = self._machine.consumers.get(CONSUMER)
-        if consumer is None:
-            return
-        odd = self._pending ^ set(consumer.pending)
-        need(not odd, f"{self._who()}: {CONSUMER} waits for other acks: {sorted(odd)[:5]}")
-        waiting, wanted = len(self._machine.content.letters), len(self.given_up) - len(self.sent)
-        need(waiting == wanted, f"{self._who()}: {waiting} letters wait, {wanted} were to")
+        odd = sorted(given.pending ^ set(given.consumer.pending))
+        need(not odd, f"{self._who()}: {given.name} waits for other acks: {odd[:5]}")
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -205,15 +240,16 @@ class ExtensionModel:
         left = sorted(self.given_up.keys() - self.sent)
         if left:
             return f"letters {left[:5]} of {self.name} wait"
-        return (
-            f"{sorted(self.live)[:5]} are left in {self.name}"
-            if self._is_queue and self.live
-            else ""
-        )
+        is_left = self.live and not self._is_kept
+        return f"{sorted(self.live)[:5]} are left in {self.name}" if is_left else ""
 
     def given_up_seqs(self) -> set[Seq]:
-        """Messages that were given up."""
+        """Messages that were given up, and have, or get, a letter."""
         return {each.seq for each in self.given_up.values()}
+
+    def acked_by(self, name: str) -> set[Seq]:
+        """Messages that were acked to a consumer."""
+        return {seq for each in self._given.values() if each.name == name for seq in each.acked}
 
     def _who(self) -> str:
         return f"stream {self.name} ({self._uid}) at {self._machine.applied}"
@@ -225,8 +261,8 @@ class Letters:
     def __init__(
         self,
         *,
-        was_acked: Callable[[Uid, Seq], bool],
-        was_terminated: Callable[[Uid, Seq], bool],
+        was_acked: Callable[[Uid, str, Seq], bool],
+        was_terminated: Callable[[Uid, str, Seq], bool],
         bytes_max: int,
     ) -> None:
         """`was_acked`, `was_terminated`: whether a client ever said so. `bytes_max`: the largest
@@ -250,18 +286,18 @@ class Letters:
         """Return the letters of a stream, as (headers, body)."""
         return [letter for (name, _), letter in self.stored.items() if name == stream]
 
-    def on_stored(self, record: Record) -> None:
+    def on_stored(self, seq: Seq, msg: Msg) -> None:
         """A letter is stored. Raises Violation."""
-        stream = (get(record.headers, b"Nats-Dead-Letter-Stream") or b"").decode()
-        number = number_of(record.headers, b"Nats-Producer-Seq")
+        _, head, payload = msg
+        stream = (get(head, b"Nats-Dead-Letter-Stream") or b"").decode()
+        number = number_of(head, b"Nats-Producer-Seq")
         text = f"letter {number} of {stream}"
-        need((stream, number) not in self.stored, f"{text} is stored again, as {record.seq}")
+        need((stream, number) not in self.stored, f"{text} is stored again, as {seq}")
         model = self.models.get(stream)
         given_up = model.given_up.get(number) if model is not None else None
-        need(given_up is not None, f"{text} is of nothing that was given up: {record.headers!r}")
+        need(given_up is not None, f"{text} is of nothing that was given up: {head!r}")
         assert model is not None and given_up is not None
-        self.stored[(stream, number)] = (record.headers, record.payload)
-        head = record.headers
+        self.stored[(stream, number)] = (head, payload)
         said = (
             number_of(head, SEQUENCE),
             get(head, b"Nats-Dead-Letter-Reason"),
@@ -271,7 +307,7 @@ class Letters:
         subject, _, body = model.content[given_up.seq]
         why = get(head, BODY)
         if why is None:
-            need(record.payload == body, f"{text} has the body {record.payload[:20]!r}")
+            need(payload == body, f"{text} has the body {payload[:20]!r}")
             need(get(head, b"Nats-Dead-Letter-Subject") == subject, f"{text} is not of {subject!r}")
         elif why == b"gone":
             need(given_up.seq not in model.live, f"{text} has no body, and its message is there")

@@ -2,11 +2,12 @@
 
     Q   a work queue whose consumer gives up: what is terminated, or delivered too often
     L   a stream of limits with such a consumer: what is given up stays
-    X   the letters of both
+    I   a stream with interest, of such a consumer and of one that has no letters
+    X   the letters of all three
 
-Producers send ahead of the acks into Q and L, and again whatever is not acked; clients pull, ack,
+Producers send ahead of the acks, and again whatever is not acked; clients pull, ack,
 refuse, terminate and forget. What the log says is followed by `extension_models`. At the end all
-that was numbered is stored, no letter waits, the queue is empty, and each message that was given up
+that was numbered is stored, no letter waits, Q and I are empty, and each message that was given up
 has its letter.
 """
 
@@ -23,7 +24,7 @@ from streamd.machine.streams.producers import PRODUCER_OUT_OF_SEQUENCE
 from streamd.types import Msg, Seq, Uid
 from tests.sim.drain import Drain
 from tests.sim.extension_checks import letter_bodies, produced_wrongly
-from tests.sim.extension_models import CONSUMER, ExtensionModel, Letters
+from tests.sim.extension_models import ExtensionModel, Letters
 from tests.sim.plan import Document, Plan
 from tests.sim.workload import REPLIES, Client
 from tests.sim.world import SECOND, Violation, need
@@ -31,8 +32,9 @@ from tests.sim.world import SECOND, Violation, need
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
-QUEUE, LIMITS, LETTERS = "Q", "L", "X"
-CONSUMED = (QUEUE, LIMITS)
+QUEUE, LIMITS, INTEREST, LETTERS = "Q", "L", "I", "X"
+CONSUMED = (QUEUE, LIMITS, INTEREST)
+CONSUMER, OTHER = "C", "E"  # `E` has no letters
 SETTLED_US = 60 * SECOND  # letters that could not be stored are tried again every 30 s
 RESEND_US = SECOND
 MS_NS = 10**6
@@ -59,12 +61,14 @@ def draw_extensions(rng: random.Random, node_count: int) -> Plan:
     configs = {
         QUEUE: _stream(QUEUE, rng.choice((size, size, size, 1)), retention="workqueue"),
         LIMITS: _stream(LIMITS, rng.choice((size, size, size, 1))),
+        INTEREST: _stream(INTEREST, rng.choice((size, size, size, 1)), retention="interest"),
         LETTERS: _stream(LETTERS, rng.choice((size, size, size, 1))),
     }
     configs[LIMITS]["max_msgs"] = rng.choice((-1, -1, 60))
     configs[LETTERS]["max_msg_size"] = rng.choice((-1, -1, 1500))
     actions = {action: weight * rng.choice((0.5, 1.0, 2.0)) for action, weight in ACTIONS.items()}
-    consumers = {name: _consumer(rng, name) for name in CONSUMED}
+    consumers = {(name, CONSUMER): _consumer(rng, name) for name in CONSUMED}
+    consumers[(INTEREST, OTHER)] = _consumer(rng, "")
     return Plan(configs, actions, consumers=consumers)
 
 
@@ -81,7 +85,8 @@ def _stream(name: str, size: int, **more: Any) -> Document:
 
 
 def _consumer(rng: random.Random, stream: str) -> Document:
-    metadata = {"streamd.dead_letter": f"{LETTERS}.{stream}"}
+    """Return a consumer's configuration: of a stream with letters; "": without."""
+    metadata = {"streamd.dead_letter": f"{LETTERS}.{stream}"} if stream else {}
     most = rng.choice((0, 0, 1, 1, 2))
     if most:
         metadata["streamd.max_ack_pending_per_subject"] = str(most)
@@ -89,7 +94,7 @@ def _consumer(rng: random.Random, stream: str) -> Document:
         "ack_policy": "explicit",
         "ack_wait": rng.choice((300, 800, 2000)) * MS_NS,
         "max_ack_pending": 1000,
-        "max_deliver": rng.choice((1, 2, 3)),
+        "max_deliver": rng.choice((1, 2, 3)) if stream else -1,
         "metadata": metadata,
     }
 
@@ -114,6 +119,8 @@ class _Producer:
 class ExtensionClient(Client):
     """A client that numbers what it publishes, and gives up some of what it is given."""
 
+    acking = (CONSUMER, OTHER)
+
     def __init__(self, name: bytes, cluster: SimCluster, promises: ExtensionPromises) -> None:
         super().__init__(name, cluster, cluster.ledger)
         self._promises = promises
@@ -123,11 +130,14 @@ class ExtensionClient(Client):
         return self.rng.choice(CONSUMED)
 
     def create_consumer(self) -> None:
-        self.consume(self._some_name())
+        self.consume(*self.rng.choice(list(self.cluster.plan.consumers)))
 
-    def consume(self, stream: str) -> None:
-        """Ask for the stream's consumer."""
-        self._order_consumer(stream, CONSUMER, self.cluster.plan.consumers[stream])
+    def consume(self, stream: str, name: str) -> None:
+        """Ask for a consumer of a stream."""
+        self._order_consumer(stream, name, self.cluster.plan.consumers[(stream, name)])
+
+    def _pulled_from(self, stream: str) -> str:
+        return self.rng.choice((CONSUMER, OTHER)) if stream == INTEREST else CONSUMER
 
     def delete_msg(self) -> None:
         """Take a message out, but not of the queue: it leaves that in one way."""
@@ -147,7 +157,7 @@ class ExtensionClient(Client):
     def _take_delivery(self, uid: Uid, consumer: str, reply: bytes, seq: Seq) -> None:
         model = self.ledger.checkers.truths[uid].extensions
         assert model is not None
-        model.check_order(seq)
+        model.check_order(consumer, seq)
         super()._take_delivery(uid, consumer, reply, seq)
 
     # --- producers ----------------------------------------------------------------------------
@@ -197,8 +207,8 @@ class ExtensionPromises:
         self._sent_us = -RESEND_US  # when something was sent again
         ledger = cluster.ledger
         self._letters = cluster.checkers.letters = Letters(
-            was_acked=lambda uid, seq: seq in ledger.asked.get((uid, CONSUMER), ()),
-            was_terminated=lambda uid, seq: (uid, CONSUMER, seq) in ledger.terminated,
+            was_acked=lambda uid, name, seq: seq in ledger.asked.get((uid, name), ()),
+            was_terminated=lambda uid, name, seq: (uid, name, seq) in ledger.terminated,
             bytes_max=cluster.plan.configs[LETTERS]["max_msg_size"],
         )
 
@@ -272,14 +282,14 @@ class ExtensionPromises:
 
     def _unmade(self) -> str:
         """A consumer that nobody has asked for, or was not answered."""
-        for name in CONSUMED:
-            if CONSUMER not in self._checkers.truth_of(name).machine.consumers:
+        for name, consumer in self._cluster.plan.consumers:
+            if consumer not in self._checkers.truth_of(name).machine.consumers:
                 if self._is_due():
                     client = next(iter(self._cluster.clients.values()))
                     client.connect()
                     assert isinstance(client, ExtensionClient) and client.process is not None
-                    client.process.run(client.consume, name)
-                return f"{name} has no consumer"
+                    client.process.run(client.consume, name, consumer)
+                return f"{name} has no consumer {consumer}"
         return ""
 
     def _unacked(self) -> str:
@@ -311,15 +321,16 @@ class ExtensionPromises:
         given_up = model.given_up_seqs()
         odd = sorted(given_up ^ letters.keys())
         need(not odd, f"{model.name}: {odd[:5]} were given up, or have letters, and not both")
-        both = sorted(given_up & model.acked)
+        acked = model.acked_by(CONSUMER)
+        both = sorted(given_up & acked)
         need(not both, f"{model.name}: {both[:5]} were acked, and given up")
         if model.name == QUEUE:
-            lost = sorted(model.content.keys() - given_up - model.acked)
+            lost = sorted(model.content.keys() - given_up - acked)
             need(not lost, f"{model.name}: {lost[:5]} are gone, neither acked nor given up")
         for each in model.given_up.values():
             self._world.counts[f"letters: {each.reason.decode()}"] += 1
         self._world.counts["letters without a body"] += sum(not body for body in letters.values())
-        self._world.counts["acked messages"] += len(model.acked)
+        self._world.counts["acked messages"] += len(acked)
 
     def _model(self, name: str) -> ExtensionModel:
         model = self._checkers.truth_of(name).extensions

@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     configs: dict[str, Document]  # by name, as a client asks for them
     actions: dict[str, float]  # what clients do -> how often, relative to the others
     copies: dict[str, Document] = {}  # noqa: RUF012 - of these: mirrors and streams with sources
-    consumers: dict[str, Document] = {}  # noqa: RUF012 - by stream, if each has one of its own
+    consumers: dict[tuple[str, str], Document] = {}  # noqa: RUF012 - by stream and name, if drawn
 
     @property
     def names(self) -> tuple[str, ...]:

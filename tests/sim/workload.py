@@ -42,6 +42,8 @@ class Connection:
 class Client(Requester):
     """One client. All its subjects begin with its name."""
 
+    acking: tuple[str, ...] = ("C", "P")  # what they deliver is to be acked
+
     def __init__(self, name: bytes, cluster: SimCluster, ledger: Ledger) -> None:
         self.name = name
         self.cluster = cluster
@@ -272,10 +274,16 @@ class Client(Requester):
         if handle is None:
             return
         inbox = b"%b.p.%d" % (self.name, next(self._replies))
-        if not handle.pull("C", inbox, b"", b'{"batch":10,"expires":300000000}'):
+        if not handle.pull(
+            self._pulled_from(handle.name), inbox, b"", b'{"batch":10,"expires":300000000}'
+        ):
             self.finish()
             return
         self.world.after(350 * MS, self._pulled, self._operation)
+
+    def _pulled_from(self, stream: str) -> str:
+        """A consumer of this stream from which clients pull."""
+        return "C"
 
     def _pulled(self, operation: int) -> None:
         if operation == self._operation:
@@ -348,7 +356,7 @@ class Client(Requester):
 
     def _take_delivery(self, uid: Uid, consumer: str, reply: bytes, seq: Seq) -> None:
         """Note what is to be acked."""
-        if consumer != "C":
+        if consumer in ("P", "N"):
             self.world.counts["pushed"] += 1
-        if consumer in ("C", "P"):
+        if consumer in self.acking:
             self.delivered.append((uid, consumer, reply, seq))
