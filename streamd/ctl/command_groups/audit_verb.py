@@ -123,9 +123,8 @@ async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
                 failures.append(str(err))
         rows = {key: _row(key, replicas, failures) for key, replicas in here.items()}
         for key, row in rows.items():
-            before = done[key]["verdict"] if key in done else INCOMPLETE
-            if before != INCOMPLETE and row["verdict"] in (INCOMPLETE, before):
-                continue  # nothing new: of drift the sequences are known
+            if key in done and not _is_news(row, done[key]):
+                continue
             if row["verdict"] == DRIFT:
                 await _narrow(ask, key, row)
             done[key] = row
@@ -136,6 +135,16 @@ async def _compare(link: Any, wait_s: float) -> list[dict[str, Any]]:
                 row.pop("is_moving")
             return [done[key] for key in sorted(done)]
         await asyncio.sleep(AGAIN_S)
+
+
+def _is_news(row: dict[str, Any], before: dict[str, Any]) -> bool:
+    """True if a row tells more of a stream than the one of before: a look that could compare
+    nothing takes nothing back, and of drift the sequences are known unless it read more."""
+    if before["verdict"] == INCOMPLETE:
+        return True
+    if row["verdict"] == before["verdict"] == DRIFT:
+        return len(row["read"]) > len(before["read"])
+    return row["verdict"] not in (INCOMPLETE, before["verdict"])
 
 
 def _row(
@@ -152,7 +161,7 @@ def _row(
     reasons = list(failures)
     is_moving = len(at_newest) < len(replicas)
     if len({replica["digest"] for replica in at_newest.values()}) > 1:
-        verdict, is_moving = DRIFT, False
+        verdict = DRIFT  # one that is yet to come here may tell which of these is odd
         reasons += [f"{n}: digest {r['digest']} at {newest}" for n, r in at_newest.items()]
     elif found := _differing_state(replicas):
         verdict, is_moving = DRIFT, False

@@ -25,7 +25,7 @@ from tests.e2e.conftest import MakeCluster
 from tests.e2e.ctl.conftest import CONFIG, run_ctl
 from tests.scenarios.files import falsify_files, open_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LAST = 61
 TRUTH, LIE = "as it was acked", b"as nobody sent it"
@@ -98,7 +98,7 @@ def test_drift_is_told_by_stream_server_and_sequence_until_it_is_healed(
     await_last_seq(cluster, LAST, "n1", "n2", "n3")
     monkeypatch.setenv("NATS_USER", "admin")
 
-    found = run_ctl("audit", "--servers", "-o", "json")
+    found = run_ctl("audit", "--servers", "--wait", "60", "-o", "json")
     assert found.status == 1, found
     (row,) = found.data
     assert (row["stream"], row["verdict"], row["seqs"]) == ("APP/S", "drift", [LAST])

@@ -12,24 +12,28 @@ from nats.aio.msg import Msg
 from streamd.ctl.command_groups import audit_verb
 from streamd.ctl.failures import CtlError
 
-DIGESTS = {
-    "equal": ("a", "a", 7),
-    "drift": ("a", "b", 7),
-    "incomplete": ("a", "a", 8),
+# Digest and log index at n1, n2, n3.
+STATES = {
+    "equal": (("a", 7), ("a", 7), ("a", 7)),
+    "drift": (("a", 7), ("b", 7), ("a", 7)),
+    "two drift": (("a", 7), ("b", 7), ("a", 6)),
+    "incomplete": (("a", 7), ("a", 8), ("a", 7)),
 }
+NAMES = ("n1", "n2", "n3")
 
 
 class Servers:
-    """Servers n1 and n2 with a stream S, in another state each time that all are asked, and a
-    stream T, which goes on until the last time."""
+    """Servers with a stream S, in another state each time that all are asked, and a stream T,
+    which goes on until the last time."""
 
-    def __init__(self, *states: str) -> None:
+    def __init__(self, *states: str, is_t_still: bool = False) -> None:
         self._states = states
+        self._is_t_still = is_t_still
         self._at = -1
 
     async def survey(self, subject: str, **_: object) -> list[dict[str, Any]]:
         self._at += 1
-        return [{"server": {"name": n, "id": n}, "statsz": {}} for n in ("n1", "n2")]
+        return [{"server": {"name": n, "id": n}, "statsz": {}} for n in NAMES]
 
     async def request(self, subject: str, payload: bytes, **_: object) -> Msg:
         server, name = subject.split(".")[3], subject.split(".")[-1]
@@ -38,20 +42,20 @@ class Servers:
         asked = json.loads(payload)
         details = []
         if asked.get("account"):
-            is_last = self._at == len(self._states) - 1
+            is_last = self._is_t_still or self._at == len(self._states) - 1
             for stream, state in (
                 ("S", self._states[self._at]),
                 ("T", "equal" if is_last else "incomplete"),
             ):
-                first, second, applied = DIGESTS[state]
-                is_first = server == "n1"
+                digest, applied = STATES[state][NAMES.index(server)]
+                others = [{"name": name} for name in NAMES if name != server]
                 details.append(
                     {
                         "name": stream,
-                        "applied": 7 if is_first else applied,
-                        "digest": first if is_first else second,
+                        "applied": applied,
+                        "digest": digest,
                         "state": {"messages": 1},
-                        "cluster": {"replicas": [{"name": "n2" if is_first else "n1"}]},
+                        "cluster": {"replicas": others},
                     }
                 )
         page = {"account_details": [{"name": "$G", "stream_detail": details}], "total": 1}
@@ -76,3 +80,16 @@ def test_the_last_verdict_that_was_certain_is_told(
     monkeypatch.setattr(audit_verb, "AGAIN_S", 0.0)
     rows = asyncio.run(audit_verb._compare(Servers(*states), 60.0))
     assert {row["stream"]: row["verdict"] for row in rows} == {"S": told, "T": "equal"}
+
+
+@pytest.mark.parametrize(
+    "states", [("two drift", "drift"), ("drift", "two drift"), ("two drift", "incomplete", "drift")]
+)
+def test_drift_is_told_of_as_many_replicas_as_were_ever_at_one_index(
+    monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...]
+) -> None:
+    """The third tells which of two is odd: it is waited for, also where no other stream goes on."""
+    monkeypatch.setattr(audit_verb, "AGAIN_S", 0.0)
+    servers = Servers(*states, is_t_still=True) if states[0] == "two drift" else Servers(*states)
+    row, _ = asyncio.run(audit_verb._compare(servers, 60.0))
+    assert (row["stream"], row["verdict"], row["read"]) == ("S", "drift", [*NAMES])
