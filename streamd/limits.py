@@ -58,7 +58,7 @@ RESTORE_END_MS: Final = 60_000  # for the meta group to hear what became of a re
 RESTORE_COMMANDS_MAX: Final = 4  # log entries of one restore that are under way
 RESTORE_COMMAND_BYTES: Final = 512 * 1024  # of messages, in one of them
 RESTORE_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024  # of chunks that came before others were read
-RESTORE_SUBJECTS_KEPT: Final = 4096  # known to be valid
+RESTORE_SUBJECTS_KEPT: Final = 4096  # known to be those of messages, or not to be
 RESTORE_RANGES: Final = 4096  # of deleted messages, in one entry
 API_CONFIGURED_MS: Final = 4500  # for a new stream's leader; clients wait 5 s
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, cast
 
 from streamd import errors, limits
@@ -317,7 +318,6 @@ class Upload:
         self._reply = b""  # of the chunk that is being read
         self._rows: list[Row] = []
         self._rows_bytes = 0
-        self._subjects: set[bytes] = set()  # that are valid
         self._last_seq: Seq = 0
         self._consumers: list[ArchivedConsumer] = []
         self._removals: list[Seq] = []  # ranges, flat
@@ -415,8 +415,8 @@ class Upload:
         oldest_ts = now_ns - config["max_age"] if config["max_age"] > 0 else _NEVER
         for row in rows:
             seq, ts, subject, headers, payload = row
-            if subject not in self._subjects:
-                self._check_subject(subject, seq)
+            if not _is_of_message(subject):
+                raise ArchiveError(f"message sequence {seq} has no subject")
             body = len(headers) + len(payload)
             size = len(subject) + body
             if 0 <= body_max < body or size > RECORD_BYTES_MAX:
@@ -431,15 +431,6 @@ class Upload:
             self._rows_bytes += size + limits.ENTRY_OVERHEAD_BYTES
             if self._rows_bytes >= limits.RESTORE_COMMAND_BYTES:
                 self._propose_rows()
-
-    def _check_subject(self, subject: bytes, seq: Seq) -> None:
-        """Raise ArchiveError unless a message may have this subject; else remember it for a while:
-        most messages have one of few."""
-        if not is_valid(subject) or not is_literal(subject):
-            raise ArchiveError(f"message sequence {seq} has no subject")
-        if len(self._subjects) >= limits.RESTORE_SUBJECTS_KEPT:
-            self._subjects.clear()
-        self._subjects.add(subject)
 
     def _propose_rows(self, last_seq: Seq = 0) -> None:
         rows, self._rows, self._rows_bytes = self._rows, [], 0
@@ -565,6 +556,12 @@ class Upload:
             self._fail("no chunk came for too long")
         else:
             self._later(max(left_ms, 100) / 1000, self._check_idle)
+
+
+@lru_cache(limits.RESTORE_SUBJECTS_KEPT)
+def _is_of_message(subject: bytes) -> bool:
+    """True of a subject that a message may have. Most messages have one of few."""
+    return is_valid(subject) and is_literal(subject)
 
 
 def _is_expired(headers: bytes, ts: int, now_ns: int, oldest_ts: int) -> bool:

@@ -7,7 +7,7 @@ changed: of thousands of streams most are quiet.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streamd.net.monitoring.healthz import lag, not_current
 from streamd.net.monitoring.sliced_pages import looked_at
@@ -28,11 +28,24 @@ from streamd.types import Uid
 if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.machine.consumers.consumer import Consumer
     from streamd.machine.streams.stream import StreamMachine
-    from streamd.net.monitoring.jetstreamz import JetStreamSources
-    from streamd.node.ports import GroupInfo, StreamHandle
+    from streamd.node.ports import GroupInfo, NodeHandle, StreamHandle
 
 STREAMS_A_STEP = 8
 CONSUMERS_A_STEP = 4
+
+
+class Numbers(Protocol):
+    """Source of the numbers (`JetStreamSources`)."""
+
+    node: NodeHandle
+
+    def stream_numbers(self, handle: StreamHandle) -> Sequence[int]: ...
+
+    def block_sizes(self, uid: Uid) -> Sequence[int]: ...
+
+    def consumer_numbers(self, handle: StreamHandle, consumer: Consumer) -> Sequence[int]: ...
+
+    def consumer_ages(self, consumer: Consumer) -> Sequence[int]: ...
 
 
 class _Known(NamedTuple):
@@ -49,15 +62,15 @@ class _Known(NamedTuple):
 class SampleMaker:
     """Makes the samples of the streams here, and keeps those of the last time."""
 
-    def __init__(self, js: JetStreamSources, server_id: str) -> None:
-        self._js = js
+    def __init__(self, numbers: Numbers, server_id: str) -> None:
+        self._numbers = numbers
         self._server_id = server_id
         self._known: dict[Uid, _Known] = {}
 
     def samples(self, replicas: Sequence[StreamHandle]) -> Iterator[StreamSamples | None]:
         """Iterate over the samples of all streams here; a None is a pause."""
-        js, known = self._js, self._known
-        is_clustered = js.node.is_clustered
+        source, known = self._numbers, self._known
+        is_clustered = source.node.is_clustered
         found: dict[Uid, _Known] = {}
         replica: Sequence[float] = ()
         for handle in looked_at(replicas, STREAMS_A_STEP):
@@ -65,9 +78,9 @@ class SampleMaker:
                 yield None
                 continue
             uid, machine = handle.uid, handle.machine
-            blocks = js.block_sizes(uid)
+            blocks = source.block_sizes(uid)
             if is_clustered:
-                replica = _replica(js.node.group_info(uid) or {})
+                replica = _replica(source.node.group_info(uid) or {})
             last = known.get(uid)
             if (
                 last is None
@@ -92,7 +105,7 @@ class SampleMaker:
         labels = labels_of(
             account=handle.account, server_id=self._server_id, stream_name=handle.name
         )
-        numbers = self._js.stream_numbers(handle)
+        numbers = self._numbers.stream_numbers(handle)
         groups = [lines_of(STREAM_GAUGES, numbers, labels)]
         if blocks:
             groups.append(lines_of(BLOCK_GAUGES, blocks, labels))
@@ -120,8 +133,10 @@ class SampleMaker:
             server_id=self._server_id,
             stream_name=handle.name,
         )
-        groups = [lines_of(CONSUMER_GAUGES, self._js.consumer_numbers(handle, consumer), labels)]
-        ages_ns = self._js.consumer_ages(consumer)
+        groups = [
+            lines_of(CONSUMER_GAUGES, self._numbers.consumer_numbers(handle, consumer), labels)
+        ]
+        ages_ns = self._numbers.consumer_ages(consumer)
         if ages_ns:
             groups.append(lines_of(LAG_GAUGES, [age / 1e9 for age in ages_ns], labels))
         return groups

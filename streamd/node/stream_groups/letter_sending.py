@@ -325,7 +325,7 @@ class LetterSending:
         lane.error = ""
 
     def _on_refused(self, lane: _Lane, number: int) -> None:
-        """All before a letter are stored, and it is not: begin anew with it."""
+        """Begin anew with a letter that is refused, while all before it are stored."""
         err_code, error = lane.refused[number]
         is_bare = err_code in _TOO_LARGE and number not in lane.bare
         if is_bare:
