@@ -157,6 +157,13 @@ INTENDED = [
         "deliver_subject",
         "as above: there is none for what is refused",
     ),
+    Intended(
+        "publish.ttl_of_many_digits",
+        "*",
+        "seconds beyond 64 bits are refused; the peer takes what is left of the number",
+        ("header:Nats-TTL",),
+        step="publish s.wrapped",
+    ),
     Intended("*", "api.level", "the peer is of a newer API level than ours", ("api:INFO",)),
 ]
 

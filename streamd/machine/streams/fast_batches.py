@@ -160,19 +160,24 @@ class FastBatches:
             return
         is_first = not batch.seq
         batch.seq = seq
+        is_due = seq >= batch.acked + batch.every
+        before: Seq | None = None  # where the stream has it already
         if isinstance(outcome, int):
             batch.last = outcome
         elif outcome[0] != DUPLICATE:
             batch.last = outcome[1]  # of a counter
-        elif is_first and operation == COMMIT and not batch.is_ok:
+        else:
+            before = outcome[1]
+        if is_due and (operation != COMMIT or before is not None):  # as nats-server has it
+            answers.append(self._advance(batch))
+        if operation != COMMIT:
+            return
+        if before is not None and is_first and not batch.is_ok:
             # One message that was there before: told as such.
             text = batch.batch_id.decode("utf-8", "replace")
-            answers.append((DUPLICATE, outcome[1], text))
-            return
-        if operation == COMMIT:
+            answers.append((DUPLICATE, before, text))
+        else:
             self._end(batch, seq, answers)
-        elif seq >= batch.acked + batch.every:
-            answers.append(self._advance(batch))
 
     def _refuse(
         self, batch: FastBatch, seq: int, is_last: bool, error: JsError, answers: Answers

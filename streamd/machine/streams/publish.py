@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from streamd import errors
-from streamd.durations import format_duration
+from streamd.durations import SECOND_NS
 from streamd.errors import JsError
 from streamd.machine import message_headers
 from streamd.machine.base import HAS_HEADERS, HAS_TTL, IS_NEVER, NO_MARKER
@@ -459,12 +459,13 @@ def _check_ttl(content: StreamContent, fields: Fields, admitted: Admitted) -> Js
     if ttl_ns == message_headers.NEVER:
         admitted.flags |= IS_NEVER
         return None
-    floor_ns = content.limits.marker_ttl_ns
+    floor = content.limits.marker_ttl_ns // SECOND_NS  # as it is written down
+    floor_ns = floor * SECOND_NS
     if ttl_ns < floor_ns and content.limits.max_per_subject != 1:
         # Else the message would leave before its marker could, and an older one show again.
         ttl_ns = floor_ns
         subject, headers, payload = admitted.msg
-        text = format_duration(ttl_ns).encode()
+        text = b"%d" % floor
         headers = message_headers.with_header(message_headers.without(headers, TTL), TTL, text)
         admitted.msg = subject, headers, payload
     admitted.flags |= HAS_TTL

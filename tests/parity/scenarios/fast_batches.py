@@ -178,6 +178,14 @@ for mode in ("fail", "ok"):
             ((START, 1, ID), (APPEND, 2, ID), (APPEND, 3), (COMMIT, 4, ID)),
         ),
         f"duplicate alone {mode}": ({"gap": mode}, ((COMMIT, 1, ID), (COMMIT, 1, ID))),
+        f"duplicate at an ack {mode}": (
+            {"gap": mode, "flow": 2},
+            ((START, 1, ID), (COMMIT, 2, ID)),
+        ),
+        f"duplicate alone at an ack {mode}": (
+            {"gap": mode, "flow": 1},
+            ((COMMIT, 1, ID), (COMMIT, 1, ID)),
+        ),
         f"level {mode}": ({"gap": mode}, ((START, 1, LEVEL), (COMMIT, 2, LEVEL))),
         f"level too high first {mode}": ({"gap": mode}, ((START, 1, TOO_HIGH), (COMMIT, 2))),
         f"level too high later {mode}": (

@@ -380,6 +380,27 @@ def marker_after_age(at: Recorder) -> None:
 
 
 @scenario
+def ttl_below_that_of_markers(at: Recorder) -> None:
+    """It is raised, to whole seconds."""
+    for number, marker in enumerate((2, 60, 5400, 1.5, 2.9)):
+        name = f"S{number}"
+        config = {"name": name, "subjects": [f"s{number}.>"], "allow_msg_ttl": True}
+        ttl_ns = int(marker * SECOND)
+        at.api(f"STREAM.CREATE.{name}", config | {"subject_delete_marker_ttl": ttl_ns})
+        for ttl in ("1", "1s", "1500ms", "2", "3"):
+            at.pub(f"s{number}.a", headers={"A": "b", "Nats-TTL": ttl, "C": "d"})
+        for seq in range(1, 6):
+            at.api(f"STREAM.MSG.GET.{name}", {"seq": seq})
+
+
+@scenario
+def ttl_of_many_digits(at: Recorder) -> None:
+    stream(at, allow_msg_ttl=True)
+    at.pub("s.a", headers={"Nats-TTL": str(1 << 63)})
+    at.pub("s.wrapped", headers={"Nats-TTL": "9" * 20})
+
+
+@scenario
 def counter_headers_without_counters(at: Recorder) -> None:
     stream(at)
     for value in ("1", "+1", "-12", "x", "1.5", "1_0", "0x1", ""):

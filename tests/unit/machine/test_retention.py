@@ -124,13 +124,25 @@ def test_ttl_is_raised_to_the_marker_ttl() -> None:
     box = Box(subject_delete_marker_ttl=60 * SECOND, allow_msg_ttl=True, allow_rollup_hdrs=True)
     box.put(b"a.1", TTL="5")
     stored = box.read(1)
-    assert stored is not None and b"Nats-TTL: 1m0s\r\n" in stored.headers
+    assert stored is not None and b"Nats-TTL: 60\r\n" in stored.headers
     assert box.machine.next_expiry_ns() == stored.ts + 60 * SECOND
     # With one message a subject there is no older one that could show again.
     box.config(max_msgs_per_subject=1)
     box.put(b"a.1", TTL="5")
     stored = box.read(2)
     assert stored is not None and b"Nats-TTL: 5\r\n" in stored.headers
+
+
+def test_ttl_is_raised_to_whole_seconds() -> None:
+    """Which is what it says after a start, when it is read from the message again."""
+    box = Box(subject_delete_marker_ttl=2 * SECOND + 9, allow_msg_ttl=True, allow_rollup_hdrs=True)
+    box.put(b"a.1", TTL="1")
+    stored = box.read(1)
+    assert stored is not None and b"Nats-TTL: 2\r\n" in stored.headers
+    assert box.machine.next_expiry_ns() == stored.ts + 2 * SECOND
+    box.put(b"a.1", TTL="2s")
+    stored = box.read(2)
+    assert stored is not None and b"Nats-TTL: 2s\r\n" in stored.headers
 
 
 def test_an_older_message_that_shows_again_needs_no_marker() -> None:
