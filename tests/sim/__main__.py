@@ -197,6 +197,7 @@ _DEEDS_OF = {
         "letters: terminated",
         "numbered",
         "numbers found again",
+        "purges",
         "step-downs",
     ),
 }

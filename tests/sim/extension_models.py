@@ -30,7 +30,9 @@ MAX_DELIVER, TERMINATED = b"max_deliver", b"terminated"
 _OF_CONSUMER = (commands.DELIVERED, commands.ACKED, commands.TERMED, commands.DEAD)
 _AGAIN, _PARKED, _UNPARKED = 1, 2, 3
 # What may take messages out of a stream of limits.
-_FREE = (commands.STORE, commands.STORE_BATCH, commands.DELETE_MSG)
+_FREE = (
+    commands.STORE, commands.STORE_BATCH, commands.DELETE_MSG, commands.PURGE, commands.REMOVE,
+)  # fmt: skip
 
 
 class GivenUp(NamedTuple):
@@ -51,6 +53,20 @@ class _Given:
         self.parked: set[Seq] = set()
         self.acked: set[Seq] = set()
         self.done: set[Seq] = set()  # acked, terminated or given up
+        # By all configurations that it has had: what was planned by one may be applied later.
+        self.deliveries_max = 0
+        self.deliveries_min = 1 << 62
+        self.open_max = 0
+        self.configure()
+
+    def configure(self) -> None:
+        """It was made, or changed."""
+        most = int(self.consumer.config["max_deliver"])
+        most = most if most > 0 else 1 << 62
+        self.deliveries_max = max(most, self.deliveries_max)
+        self.deliveries_min = min(most, self.deliveries_min)
+        order = int(self.setting("max_ack_pending_per_subject") or 1 << 62)
+        self.open_max = max(order, self.open_max)
 
     @property
     def name(self) -> str:
@@ -76,8 +92,8 @@ class _Given:
             if seq not in self.pending:
                 return ""
             self.deliveries[seq] += 1
-            most = self.consumer.config["max_deliver"]
-            return f"is delivered more than {most} times" if self.deliveries[seq] > most > 0 else ""
+            most = self.deliveries_max
+            return f"is delivered more than {most} times" if self.deliveries[seq] > most else ""
         if seq in self.deliveries:
             return f"was delivered before, and is so as {how}"
         if (seq in self.parked) != (how == _UNPARKED):
@@ -131,7 +147,7 @@ class ExtensionModel:
         ended: set[Seq] = set()
         if kind == commands.CREATE_CONSUMER:
             for uid, consumer in self._machine.consumers_by_uid.items():
-                self._given.setdefault(uid, _Given(consumer))
+                self._given.setdefault(uid, _Given(consumer)).configure()
         elif kind in _OF_CONSUMER and command[2] in self._given:
             ended = self._follow(self._given[command[2]], command)
         elif kind == commands.LETTERS_SENT:
@@ -191,8 +207,8 @@ class ExtensionModel:
                 self._give_up(given, seq, TERMINATED)
         else:
             for seq in dict.fromkeys(seq for seq in items if seq in given.pending):
-                count, most = given.deliveries[seq], given.consumer.config["max_deliver"]
-                need(count == most, f"{text} {seq} is given up after {count} of {most} deliveries")
+                count, least = given.deliveries[seq], given.deliveries_min
+                need(count >= least, f"{text} {seq} is given up after {count} deliveries")
                 ended.add(seq)
                 self._give_up(given, seq, MAX_DELIVER)
         given.end(ended)
@@ -205,11 +221,10 @@ class ExtensionModel:
                 self._check_order(given, seq)
 
     def _check_order(self, given: _Given, seq: Seq) -> None:
-        most = int(given.setting("max_ack_pending_per_subject") or 0)
-        if most and seq in self._subjects:
+        if given.open_max < len(self._subjects) and seq in self._subjects:
             before = overtaken(seq, self._subjects, lambda each: each not in given.done)
             text = f"{self._who()}: {given.name}: {seq} is delivered, open are {before}"
-            need(len(before) < most, text)
+            need(len(before) < given.open_max, text)
 
     def _give_up(self, given: _Given, seq: Seq, reason: bytes) -> None:
         if given.setting("dead_letter"):

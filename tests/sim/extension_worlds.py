@@ -48,6 +48,7 @@ ACTIONS: dict[str, float] = {
     "ack": 20.0,
     "forget": 3.0,
     "delete_msg": 0.5,
+    "purge": 0.5,
     "read_last": 0.5,
     "get_message": 0.5,
     "get_directly": 0.5,
@@ -66,9 +67,11 @@ def draw_extensions(rng: random.Random, node_count: int) -> Plan:
     }
     configs[LIMITS]["max_msgs"] = rng.choice((-1, -1, 60))
     configs[LETTERS]["max_msg_size"] = rng.choice((-1, -1, 1500))
+    if rng.random() < 0.3:
+        configs[LETTERS] |= {"max_msgs": 30, "discard": "new"}
     actions = {action: weight * rng.choice((0.5, 1.0, 2.0)) for action, weight in ACTIONS.items()}
-    consumers = {(name, CONSUMER): _consumer(rng, name) for name in CONSUMED}
-    consumers[(INTEREST, OTHER)] = _consumer(rng, "")
+    consumers = {(name, CONSUMER): _consumers(rng, name) for name in CONSUMED}
+    consumers[(INTEREST, OTHER)] = _consumers(rng, "")
     return Plan(configs, actions, consumers=consumers)
 
 
@@ -84,10 +87,16 @@ def _stream(name: str, size: int, **more: Any) -> Document:
     }
 
 
-def _consumer(rng: random.Random, stream: str) -> Document:
-    """Return a consumer's configuration: of a stream with letters; "": without."""
-    metadata = {"streamd.dead_letter": f"{LETTERS}.{stream}"} if stream else {}
+def _consumers(rng: random.Random, stream: str) -> list[Document]:
+    """Return configurations that a consumer has by turns: of a stream with letters; "": without."""
     most = rng.choice((0, 0, 1, 1, 2))
+    return [_consumer(rng, stream, most) for _ in range(rng.choice((1, 1, 3)))]
+
+
+def _consumer(rng: random.Random, stream: str, most: int) -> Document:
+    subject = f"{LETTERS}.{stream}.{rng.choice('ab')}"
+    metadata = {"streamd.dead_letter": subject} if stream else {}
+    most += most and rng.choice((0, 0, 1))
     if most:
         metadata["streamd.max_ack_pending_per_subject"] = str(most)
     return {
@@ -134,7 +143,8 @@ class ExtensionClient(Client):
 
     def consume(self, stream: str, name: str) -> None:
         """Ask for a consumer of a stream."""
-        self._order_consumer(stream, name, self.cluster.plan.consumers[(stream, name)])
+        config = self.rng.choice(self.cluster.plan.consumers[(stream, name)])
+        self._order_consumer(stream, name, config)
 
     def _pulled_from(self, stream: str) -> str:
         return self.rng.choice((CONSUMER, OTHER)) if stream == INTEREST else CONSUMER
@@ -144,6 +154,10 @@ class ExtensionClient(Client):
         handle = self._handle_of(LIMITS)
         if handle is not None:
             self._delete_from(handle)
+
+    def purge(self) -> None:
+        """Make room for letters."""
+        self._order(f"STREAM.PURGE.{LETTERS}", {"keep": self.rng.randint(0, 20)}, "purges")
 
     def some_verb(self) -> bytes:
         return self.rng.choice((b"+ACK", b"-NAK", b"-NAK", b"+TERM bad", b"+TERM", b"+WPI"))
@@ -285,10 +299,7 @@ class ExtensionPromises:
         for name, consumer in self._cluster.plan.consumers:
             if consumer not in self._checkers.truth_of(name).machine.consumers:
                 if self._is_due():
-                    client = next(iter(self._cluster.clients.values()))
-                    client.connect()
-                    assert isinstance(client, ExtensionClient) and client.process is not None
-                    client.process.run(client.consume, name, consumer)
+                    self._have(ExtensionClient.consume, name, consumer)
                 return f"{name} has no consumer {consumer}"
         return ""
 
@@ -300,7 +311,16 @@ class ExtensionPromises:
                 return f"{producer.name!r} has {producer.acked} of {producer.sent} acked"
         return ""
 
+    def _have(self, action: Callable[..., None], *args: str) -> None:
+        """Have some client do something."""
+        client = next(iter(self._cluster.clients.values()))
+        client.connect()
+        if client.process is not None:
+            client.process.run(action, client, *args)
+
     def _waiting(self) -> str:
+        if self._is_due() and "max_msgs" in self._cluster.plan.configs[LETTERS]:
+            self._have(ExtensionClient.purge)
         return " and ".join(filter(None, (self._model(name).waiting() for name in CONSUMED)))
 
     def _check_produced(self, producer: _Producer) -> None:

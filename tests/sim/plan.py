@@ -52,7 +52,8 @@ class Plan(NamedTuple):
     configs: dict[str, Document]  # by name, as a client asks for them
     actions: dict[str, float]  # what clients do -> how often, relative to the others
     copies: dict[str, Document] = {}  # noqa: RUF012 - of these: mirrors and streams with sources
-    consumers: dict[tuple[str, str], Document] = {}  # noqa: RUF012 - by stream and name, if drawn
+    # By stream and name, if they are drawn: the configurations that a consumer has, one or another.
+    consumers: dict[tuple[str, str], list[Document]] = {}  # noqa: RUF012
 
     @property
     def names(self) -> tuple[str, ...]:
