@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.parity.recorder import Recorder
+from tests.parity.recorder import ANSWER_S, Recorder
 from tests.parity.registry import add, scenario
 
 LATER = "@at 2099-01-01T00:00:00Z"
@@ -321,4 +321,4 @@ def consumers_get_what_is_fired(at: Recorder) -> None:
     at.api("CONSUMER.CREATE.S.c.s.t", {"stream_name": "S", "config": consumer})
     schedule(at, past())
     at.pull("S", "c", {"batch": 1, "expires": 5_000_000_000}, count=1)
-    at.note_frames("heard", listener.fence())
+    at.note_frames("heard", listener.collect(count=1, within_s=ANSWER_S))
