@@ -479,14 +479,57 @@ def test_a_client_that_goes_away_ends_its_archive(server: ServerProcess, run: Ru
         sub = await nc.subscribe("archive.gone")
         wanted = {"deliver_subject": "archive.gone", "chunk_size": 65536, "window_size": 65536}
         await api_request(nc, "STREAM.SNAPSHOT.G", wanted)
-        first = await sub.next_msg(timeout=20)
+        await sub.next_msg(timeout=20)  # the next chunk would come with its ack
         await sub.unsubscribe()
-        await nc.publish(first.reply, b"")  # its ack would bring the next chunk
         advisory = json.loads((await told.next_msg(timeout=20)).data)
         assert (advisory["stream"], advisory["error"]) == ("G", "no interest")
         again = Download(nc, "G")
         await again.begin()
         assert sum([len(chunk) async for chunk in again.chunks()]) > 1_000_000
+        await nc.close()
+
+    run(main())
+
+
+def test_consumers_of_an_archive_are_held_to_the_limits(make_server: Start, run: Run) -> None:
+    """Those of the stream, and its account's, as its bytes are; then nothing is there. What a later
+    release has of a consumer is passed over."""
+    accounts = """accounts { A { jetstream: {max_store: 8192, max_consumers: 2}
+                                users: [{user: A, password: A}] } }"""
+    server = make_server(extra=accounts)
+    server.launch()
+    server.wait_for_log("Server is ready")
+    row: Row = (1, 1_700_000_000_000_000_000, b"L.a", b"", b"x" * 4000)
+
+    def archived(consumer_count: int, *rows: Row) -> bytes:
+        start = {"consumer_seq": 0, "stream_seq": 0}
+        state = {"delivered": start, "ack_floor": start}
+        consumers: list[Row] = []
+        for at in range(consumer_count):
+            config = {"durable_name": f"c{at}", "ack_policy": "explicit", "of_later": True}
+            body = json.dumps({"config": config, "state": state}).encode()
+            consumers.append((0, 1, b"consumers/c%d" % at, b"", body))
+        state = {"first_seq": 1, "last_seq": len(rows), "messages": len(rows)}
+        return archive_of([*consumers, *rows], consumers=consumer_count, **state)
+
+    async def main() -> None:
+        nc = await nats.connect(server.url, user="A", password="A")
+
+        async def refused(blob: bytes, **fields: Any) -> str:
+            with pytest.raises(TransferError) as caught:
+                await restore(nc, config_of("L", **fields), blob)
+            assert (await api_request(nc, "STREAM.NAMES"))["streams"] is None
+            return str(caught.value)
+
+        too_many = 'failed to add consumer "c{}": maximum consumers limit reached (10026)'
+        assert too_many.format(1) in await refused(archived(2, row), max_consumers=1)
+        assert too_many.format(2) in await refused(archived(3, row))
+        several = "multiple non-filtered consumers not allowed on workqueue stream (10099)"
+        assert several in await refused(archived(2, row), retention="workqueue")
+        rows = [(seq, *row[1:]) for seq in (1, 2, 3)]
+        assert "insufficient storage resources" in await refused(archived(0, *rows))
+        info = await restore(nc, config_of("L"), archived(2, *rows[:2]))
+        assert info["state"]["messages"] == info["state"]["consumer_count"] == 2
         await nc.close()
 
     run(main())
