@@ -417,7 +417,8 @@ class SimCluster:
         for asset in self.assets():
             self._examine_ages(asset)
             for name in self.homes(asset):
-                self._examine_replica(self.hosts[name], asset.uid)
+                if self.is_asset(asset.name, asset.uid):  # else it was deleted meanwhile
+                    self._examine_replica(self.hosts[name], asset.uid)
             self.ledger.examine(asset.uid)
         for host in self.hosts.values():
             assert host.node is not None and host.node.groups.meta_group is not None

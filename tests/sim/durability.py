@@ -116,7 +116,9 @@ class Durability:
     def on_committed(self, core: RaftCore, entry: Entry) -> None:
         """What a member gives out as committed is on the platters of a majority by now.
 
-        A follower may know less of who belongs to the group; it is asked only if it is sure.
+        A follower may know less of who belongs to the group; it is asked only if it is sure. A
+        leader may have committed it before the members changed: with a slow disk it gives it out
+        later than others do.
         """
         if self._is_in_memory(core.group):
             return
@@ -124,17 +126,24 @@ class Durability:
         if not core.is_leader and (members.is_joint or len(core.log.open_memberships()) > 1):
             return
         self._world.counts["quorums checked"] += 1
+        memberships = [members]
+        if core.is_leader and core.log.membership_index > entry.index:
+            memberships.append(core.log.membership_at(entry.index))
+        names = dict.fromkeys(name for each in memberships for name in each.members())
         held = {
-            name: self._counts(name, core) and self._has(name, core.group, entry)
-            for name in members.members()
+            name: self._counts(name, core) and self._has(name, core.group, entry) for name in names
         }
-        if not members.has_quorum(lambda name: held[name]):
-            for name in members.members():
+
+        def is_held() -> bool:
+            return any(each.has_quorum(lambda name: held[name]) for each in memberships)
+
+        if not is_held():
+            for name in names:
                 if not held[name] and self._had(name, core, entry):
                     held[name] = True
                     self._world.counts["copies destroyed after they were told of"] += 1
         need(
-            members.has_quorum(lambda name: held[name]),
+            is_held(),
             f"{core.node_id}/{core.group} commits {entry.index} of term {entry.term}, durable only "
             f"on {sorted(name for name in held if held[name])}",
         )
