@@ -191,8 +191,7 @@ class ServerProcess:
             server_id=self._server_id,
             server_name=self._server_name,
         )
-        loop = asyncio.get_running_loop()
-        self._slicer = Slicer(loop.call_soon, loop.call_later)
+        self._slicer = Slicer(asyncio.get_running_loop().call_soon)
         description = ServerDescription(
             options,
             server_id=self._server_id,

@@ -3,9 +3,7 @@
 A builder is a generator: each `yield` is a pause, and between two pauses it does a bounded amount
 of work (some 64 cheap looks, or one row). `Slicer` runs builders a slice at a time, one slice per
 round of the loop whichever page it belongs to, so a page of any size holds clients up for
-SLICE_S and one step at most. Short pages are built at once; long ones, as those of thousands of
-streams, pause between slices, so that they take no more than their share of the loop
-(SLICE_REFILL). What a builder read before a pause may have changed after it: lists
+SLICE_S and one step at most. What a builder read before a pause may have changed after it: lists
 are copied before the first pause, and rows of what is gone meanwhile show its last state.
 
 A document is what `json` could encode, with one thing more: `Rows`, a list whose members are made
@@ -22,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Generic, Protocol, TypeVar
 
-from streamd.limits import SLICE_BURST_S, SLICE_LOOKS, SLICE_REFILL, SLICE_S, SLICE_STEPS
+from streamd.limits import SLICE_LOOKS, SLICE_S, SLICE_STEPS
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -47,20 +45,16 @@ class Rows:
 class Slicer:
     """Runs builders in slices, taking turns among them.
 
-    `call_soon` and `call_later`, which takes seconds, are the loop's; `clock` counts seconds.
+    `call_soon` is the loop's; `clock` counts seconds.
     """
 
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
-        call_later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._call_soon = call_soon
-        self._call_later = call_later
         self._clock = clock
-        self._spent_s = 0.0  # of the loop's time, lately
-        self._counted_s = 0.0  # until then
         self._jobs: deque[_Running] = deque()
         self._is_called = False
         self.slice_count = 0
@@ -106,23 +100,11 @@ class Slicer:
             if not job.advance(self._clock, started + SLICE_S):
                 self._jobs.append(job)
         finally:
-            took_s = self._clock() - started
             self.slice_count += 1
-            self.longest_slice_s = max(self.longest_slice_s, took_s)
-            pause_s = self._pause_s(started, took_s)
+            self.longest_slice_s = max(self.longest_slice_s, self._clock() - started)
             self._is_called = bool(self._jobs)
-            if not self._is_called:
-                pass
-            elif pause_s > 0:
-                self._call_later(pause_s, self._run_slice)
-            else:
+            if self._is_called:
                 self._call_soon(self._run_slice)
-
-    def _pause_s(self, started: float, took_s: float) -> float:
-        """Return how long nothing is built after a slice; 0: the next round will do."""
-        left_s = max(0.0, self._spent_s - (started - self._counted_s) / SLICE_REFILL)
-        self._spent_s, self._counted_s = left_s + took_s, started
-        return took_s * (SLICE_REFILL - 1) if self._spent_s > SLICE_BURST_S else 0.0
 
 
 class _Running(Protocol):

@@ -120,7 +120,7 @@ class SystemBed:
         self.monitoring = Monitoring(self.options, stats=stats, **identity)
         self.controls = Controls()
         self.description = ServerDescription(self.options, **identity, has_jetstream=False)
-        slicer = Slicer(self.clock.call_soon, self.clock.call_later, lambda: 0.0)
+        slicer = Slicer(self.clock.call_soon)
         self.account = SystemAccount(
             stats,
             self.monitoring,

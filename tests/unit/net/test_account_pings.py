@@ -29,7 +29,7 @@ def serve(bed: Bed, name: str) -> None:
     answers = Answers(
         bed.router.publish,
         description,
-        Slicer(bed.clock.call_soon, bed.clock.call_later, lambda: 0.0),
+        Slicer(bed.clock.call_soon),
     )
     OwnRequests(bed.subscriptions, "$G", monitoring, answers)
 

@@ -167,8 +167,7 @@ class Bucket:
 
 def keys_of(bucket: Bucket, **query: str) -> list[dict[str, Any]]:
     async def build() -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        slicer = Slicer(loop.call_soon, loop.call_later)
+        slicer = Slicer(asyncio.get_running_loop().call_soon)
         return await key_page(bucket, query, slicer)  # type: ignore[arg-type]
 
     return list(asyncio.run(build())["items"])

@@ -60,8 +60,7 @@ class Bed:
         """Return how many consumers each of `grants` is shown, one after the other."""
 
         async def ask() -> list[int]:
-            loop = asyncio.get_running_loop()
-            slicer = Slicer(loop.call_soon, loop.call_later)
+            slicer = Slicer(asyncio.get_running_loop().call_soon)
             clock: Any = SimpleNamespace(now_ns=lambda: 0)
             pages = Pages(self._around, slicer, clock, lambda: self.now_s)
             found: list[Any] = [(await pages.consumers(grant, {}))["total"] for grant in grants]

@@ -38,8 +38,7 @@ def serve(check: Callable[[Get, HttpServer], Awaitable[None]], **changes: str) -
         log = Log(stream=io.StringIO())
         async with asyncio.TaskGroup() as tasks:
             m = with_streams() if not changes.pop("plain", "") else monitoring()
-            loop = asyncio.get_running_loop()
-            slicer = Slicer(loop.call_soon, loop.call_later)
+            slicer = Slicer(asyncio.get_running_loop().call_soon)
             server = HttpServer(listening, m.monitoring, slicer, log, **changes)
             server.start(tasks)
             async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -258,8 +257,7 @@ def test_https_shows_the_same_and_tells_who_speaks_in_clear(tmp_path: Path) -> N
         acceptor = TlsAcceptor(tls, Handshakes(), waiting_max=2, to_plain=b"clear!")
         context = ssl.create_default_context(cafile=authority.cert)
         async with asyncio.TaskGroup() as tasks:
-            loop = asyncio.get_running_loop()
-            slicer = Slicer(loop.call_soon, loop.call_later)
+            slicer = Slicer(asyncio.get_running_loop().call_soon)
             m = with_streams().monitoring
             server = HttpServer(listening, m, slicer, log, secure=acceptor.accept)
             server.start(tasks)

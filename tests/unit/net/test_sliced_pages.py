@@ -13,10 +13,8 @@ from streamd.config.options import JetStreamOptions, Options
 from streamd.limits import (
     MONITORING_PAGE,
     MONITORING_ROWS_MAX,
-    SLICE_BURST_S,
     SLICE_GROUPS,
     SLICE_LOOKS,
-    SLICE_REFILL,
 )
 from streamd.net.monitoring.jetstreamz import JetStreamSources
 from streamd.net.monitoring.query import BadQuery
@@ -264,16 +262,11 @@ def test_a_page_ends_early_where_rows_have_many_rows_of_their_own() -> None:
 
 
 class Loop:
-    """`call_soon` and `call_later`, round by round; nobody waits."""
+    """`call_soon`, round by round."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
-        self.pauses_s: list[float] = []
         self.rounds = 0
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
-        self.pauses_s.append(delay_s)
-        self.calls.append(call)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
@@ -297,7 +290,7 @@ def test_one_slice_runs_in_a_round_and_pages_take_turns() -> None:
     """With a clock of which each look takes a second, a slice is one step."""
     loop, told, ended = Loop(), [], []  # type: ignore[var-annotated]
     ticks = iter(range(10_000))
-    slicer = Slicer(loop.call_soon, loop.call_later, lambda: float(next(ticks)))
+    slicer = Slicer(loop.call_soon, lambda: float(next(ticks)))
     for name in ("a", "b"):
         slicer.start(counting(3, told, name), ended.append, ended.append)
     loop.run()
@@ -308,28 +301,10 @@ def test_one_slice_runs_in_a_round_and_pages_take_turns() -> None:
 
 def test_a_slice_ends_after_so_many_steps_too() -> None:
     loop, told, ended = Loop(), [], []  # type: ignore[var-annotated]
-    slicer = Slicer(loop.call_soon, loop.call_later, lambda: 0.0)
+    slicer = Slicer(loop.call_soon, lambda: 0.0)
     slicer.start(counting(1000, told, "a"), ended.append, ended.append)
     loop.run()
     assert ended == ["a"] and loop.rounds == 4
-
-
-def test_long_pages_pause_and_short_ones_do_not() -> None:
-    """What was spent is forgotten in four times that time."""
-    loop, told, ended = Loop(), [], []  # type: ignore[var-annotated]
-    now = iter(at * SLICE_BURST_S / 4 for at in range(10_000))  # a look takes a quarter of it
-    slicer = Slicer(loop.call_soon, loop.call_later, lambda: next(now))
-    slicer.start(counting(1, told, "short"), ended.append, ended.append)
-    loop.run()
-    assert ended == ["short"] and not loop.pauses_s
-    for _ in range(40):
-        next(now)
-    slicer.start(counting(20, told, "long"), ended.append, ended.append)
-    loop.run()
-    assert ended == ["short", "long"]
-    slice_s = SLICE_BURST_S / 2  # two looks: one behind the step, one behind the slice
-    assert loop.pauses_s == pytest.approx([slice_s * (SLICE_REFILL - 1)] * len(loop.pauses_s))
-    assert 15 < len(loop.pauses_s) < 20
 
 
 def test_a_builder_that_fails_or_is_not_wanted_ends_alone() -> None:
@@ -339,7 +314,7 @@ def test_a_builder_that_fails_or_is_not_wanted_ends_alone() -> None:
         yield
         raise BadQuery("no")
 
-    slicer = Slicer(loop.call_soon, loop.call_later, lambda: 0.0)
+    slicer = Slicer(loop.call_soon, lambda: 0.0)
     slicer.start(failing(), ended.append, lambda err: ended.append(str(err)))
     slicer.start(counting(3, told, "gone"), ended.append, ended.append, lambda: False)
     slicer.start(counting(3, told, "c"), ended.append, ended.append)

@@ -20,7 +20,7 @@ def serve(bed: Bed, name: str) -> None:
         bed.router,
         PlainAccounts(account, account),
         ServerDescription(bed.options, server_id=name, server_name=name, has_jetstream=False),
-        Slicer(bed.clock.call_soon, bed.clock.call_later, lambda: 0.0),
+        Slicer(bed.clock.call_soon),
         has_clients=lambda _: bool(bed.registry.open),
         call_later=bed.clock.call_later,
     )

@@ -27,7 +27,7 @@ def serve(bed: Bed, *, has_jetstream: bool) -> None:
     answers = Answers(
         bed.router.publish,
         description,
-        Slicer(bed.clock.call_soon, bed.clock.call_later, lambda: 0.0),
+        Slicer(bed.clock.call_soon),
     )
     UserInfo(answers, str).serve_account(bed.subscriptions)
 
