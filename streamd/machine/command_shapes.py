@@ -195,11 +195,13 @@ def _are_rows(value: object) -> bool:
     if not (type(value) is list or type(value) is tuple):
         return False
     try:  # of archives, as long as messages
-        for seq, ts, *msg in value:
-            if not (type(seq) is type(ts) is int and seq >= 0 and ts >= 0):
-                return False
-            subject, headers, payload = msg
-            if not (type(subject) is type(headers) is type(payload) is bytes):
+        for row in value:
+            seq, ts, subject, headers, payload = row
+            if not (
+                _is_list(row)
+                and (type(seq) is type(ts) is int and seq >= 0 and ts >= 0)
+                and (type(subject) is type(headers) is type(payload) is bytes)
+            ):
                 return False
     except (TypeError, ValueError):
         return False

@@ -166,6 +166,20 @@ def test_a_field_of_another_type_changes_nothing(data: st.DataObject) -> None:
     assert machine.snapshot() == before
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        dict.fromkeys((7, 5, b"s.a", b"", b"x")), (7, 5, b"s.a", b""), (7, 5, b"s.a", b"", b"x", 1),
+        (-7, 5, b"s.a", b"", b"x"), (7, -5, b"s.a", b"", b"x"), (7, True, b"s.a", b"", b"x"),
+        (7, 5, "s.a", b"", b"x"), (7, 5, b"s.a", b"", None), 7, b"seven",
+    ],
+)  # fmt: skip
+def test_rows_of_an_archive_that_are_none_are_told(row: object) -> None:
+    _, stream = machines()
+    command = [commands.IMPORT, 9, [(6, 5, b"s.a", b"", b"x"), row], 9]
+    assert command_shapes.why_malformed(command, stream._handlers)
+
+
 def test_a_config_that_no_replica_could_read_is_passed_over() -> None:
     """The keys that a machine reads are looked at, in a stream's config and a consumer's."""
     meta, stream = machines()
