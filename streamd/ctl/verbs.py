@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import update_wrapper
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from streamd.ctl.command_groups import COMMANDS, TOP_LEVEL
 from streamd.ctl.settings import Settings, flag_options, settings_of
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE: Final = "streamd.ctl.command_groups"
 _MORE: Final = "Flags for servers, credentials and output: streamctl --help"
@@ -99,6 +101,14 @@ def wire_verb(
         return _add(group, name, example, work, run)
 
     return decorate
+
+
+def count_option(*flags: str, default: int, help_text: str) -> Callable[[F], F]:
+    """Make a flag that is a number from 1 on, and whose default `--help` shows."""
+    at_least_one = click.IntRange(min=1)
+    return click.option(
+        *flags, type=at_least_one, default=default, show_default=True, help=help_text
+    )
 
 
 def _settings() -> Settings:

@@ -35,7 +35,7 @@ from streamd.ctl.quantities import (
     span_text,
 )
 from streamd.ctl.questions import confirm, yes_option
-from streamd.ctl.verbs import VerbGroup, wire_verb
+from streamd.ctl.verbs import VerbGroup, count_option, wire_verb
 
 IS_THERE = 10148
 
@@ -250,14 +250,7 @@ async def delete(link: Link, stream: str, consumers: tuple[str, ...], yes: bool)
 )
 @stream_argument
 @consumer_argument
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Most messages.",
-)
+@count_option("-n", "--count", default=1, help_text="Most messages.")
 @click.option("--wait", default="2s", show_default=True, help="Longest wait for messages.")
 @click.option("--ack/--no-ack", default=True, help="Acknowledge them  [default: ack].")
 @click.option("--nak", is_flag=True, help="Give them back, to be delivered again.")

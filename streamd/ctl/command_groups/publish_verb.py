@@ -16,7 +16,7 @@ from streamd.ctl.failures import CtlError, unusable
 from streamd.ctl.nats_link import Link, decoded
 from streamd.ctl.progress_bar import progress_bar
 from streamd.ctl.quantities import count_text, size_text
-from streamd.ctl.verbs import wire_verb
+from streamd.ctl.verbs import count_option, wire_verb
 
 FLUSHED_EVERY = 1000
 
@@ -52,13 +52,7 @@ templates_option = click.option(
 @click.argument("body", required=False)
 @header_option
 @templates_option
-@click.option(
-    "--count",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Messages to publish.",
-)
+@count_option("--count", default=1, help_text="Messages to publish.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
 @click.option("--reply", default="", help="Subject for answers.")
 @click.option("--lines", is_flag=True, help="A message for each line of standard input.")

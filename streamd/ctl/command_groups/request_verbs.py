@@ -14,7 +14,7 @@ from streamd.ctl.display import note, show_data, show_item
 from streamd.ctl.message_display import Shown, as_document, as_text
 from streamd.ctl.nats_link import Link
 from streamd.ctl.pulling import shown_of
-from streamd.ctl.verbs import wire_verb
+from streamd.ctl.verbs import count_option, wire_verb
 
 
 @wire_verb(None, "request", example='streamctl request greet.me \'{"name": "Ann"}\' --replies 2')
@@ -22,13 +22,7 @@ from streamd.ctl.verbs import wire_verb
 @click.argument("body", required=False)
 @header_option
 @templates_option
-@click.option(
-    "--replies",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Most answers to wait for.",
-)
+@count_option("--replies", default=1, help_text="Most answers to wait for.")
 @click.option("--raw", is_flag=True, help="Payloads only.")
 async def command_request(
     link: Link,

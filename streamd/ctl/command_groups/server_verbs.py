@@ -29,7 +29,7 @@ from streamd.ctl.progress_bar import spinner
 from streamd.ctl.quantities import count_text, since_text, size_text
 from streamd.ctl.questions import confirm, yes_option
 from streamd.ctl.server_survey import all_servers, ask_server, chosen_servers
-from streamd.ctl.verbs import VerbGroup, wire_verb
+from streamd.ctl.verbs import VerbGroup, count_option, wire_verb
 
 POLL_S = 0.2
 GONE_WITHIN_S = 120.0
@@ -122,14 +122,7 @@ async def info(link: Link, server: str) -> None:
 @wire_verb(command_server, "report", example="streamctl server report connections --sort pending")
 @click.argument("kind", type=click.Choice(("jetstream", "connections", "health")))
 @click.option("--sort", help="Column of connections to sort by, the highest first.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Most rows.",
-)
+@count_option("-n", "--limit", default=100, help_text="Most rows.")
 async def report(link: Link, kind: str, sort: str | None, limit: int) -> int:
     """Show streams, connections or health of all servers; status 1 if something is amiss."""
     servers = await all_servers(link)

@@ -43,7 +43,7 @@ from streamd.ctl.quantities import (
     span_text,
 )
 from streamd.ctl.questions import confirm, yes_option
-from streamd.ctl.verbs import VerbGroup, wire_verb
+from streamd.ctl.verbs import VerbGroup, count_option, wire_verb
 
 SUBJECTS_COUNTED_MAX = 100_000
 
@@ -325,14 +325,7 @@ async def get(link: Link, stream: str, seq: int | None, last: str | None, raw: b
 @stream_argument
 @click.option("--from", "start", type=click.IntRange(min=1), default=1, help="First sequence.")
 @click.option("--subject", default=">", show_default=True, help="Only these subjects.")
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Most messages.",
-)
+@count_option("-n", "--count", default=10, help_text="Most messages.")
 async def view(link: Link, stream: str, start: int, subject: str, count: int) -> None:
     """Show messages in order."""
     refuse_no_name(stream)

@@ -22,7 +22,7 @@ from streamd.ctl.server_survey import all_servers
 from streamd.ctl.settings import Settings
 from streamd.ctl.terminal_keys import pressed_keys
 from streamd.ctl.top_state import Rows, TopState
-from streamd.ctl.verbs import wire_verb
+from streamd.ctl.verbs import count_option, wire_verb
 
 VIEWS = ("servers", "streams", "consumers")
 
@@ -72,14 +72,7 @@ _SORTED = {"servers": "name", "streams": "rate", "consumers": "pending"}
 @click.option("--sort", help="Column to sort by, the highest first.")
 @click.option("--filter", "pattern", default="", help="Only names that match this regex.")
 @click.option("--every", default="2s", show_default=True, help="Time between two looks.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Most rows of each view.",
-)
+@count_option("-n", "--limit", default=20, help_text="Most rows of each view.")
 @click.option("--times", type=click.IntRange(min=1), help="End after so many looks.")
 @click.option("--once", is_flag=True, help="One page, with rates over --every, and no keys.")
 async def command_top(
