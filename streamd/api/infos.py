@@ -8,7 +8,7 @@ from streamd.api.request import ApiContext
 from streamd.machine import extension_settings
 from streamd.machine.asset_configs import StreamConfig, StreamSource
 from streamd.machine.consumers.consumer import Consumer
-from streamd.machine.consumers.consumer_lag import lag_of
+from streamd.machine.consumers.consumer_lag import ConsumerLag, lag_of
 from streamd.machine.streams.origins import MIRROR, index_name
 from streamd.machine.streams.stream import StreamMachine
 from streamd.node.ports import ConsumerView, NodeHandle, OriginInfo, StreamHandle
@@ -206,6 +206,10 @@ def consumer_ages(consumer: Consumer, now_ns: int) -> tuple[int, ...]:
         lag = lag_of(consumer)
     except errors.CorruptionError:
         return ()
+    return _ages(lag, now_ns)
+
+
+def _ages(lag: ConsumerLag, now_ns: int) -> tuple[int, int]:
     unprocessed = max(0, now_ns - lag.unprocessed_ts) if lag.unprocessed_seq else 0
     undelivered = max(0, now_ns - lag.undelivered_ts) if lag.undelivered_seq else 0
     return unprocessed, undelivered
@@ -218,10 +222,8 @@ def _lag(handle: StreamHandle, consumer: Consumer, now_ns: int) -> Document:
         lag = lag_of(consumer)
     except errors.CorruptionError:
         return {}  # the disk does not say; the block is reported by who reads it
-    shown: Document = {
-        "unprocessed_age": max(0, now_ns - lag.unprocessed_ts) if lag.unprocessed_seq else 0,
-        "undelivered_age": max(0, now_ns - lag.undelivered_ts) if lag.undelivered_seq else 0,
-    }
+    unprocessed, undelivered = _ages(lag, now_ns)
+    shown: Document = {"unprocessed_age": unprocessed, "undelivered_age": undelivered}
     for name, seq, ts in (
         ("unprocessed", lag.unprocessed_seq, lag.unprocessed_ts),
         ("undelivered", lag.undelivered_seq, lag.undelivered_ts),

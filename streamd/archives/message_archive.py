@@ -71,15 +71,13 @@ def encode_messages(rows: Sequence[Row]) -> bytes:
     """Return the entries of messages."""
     pieces: list[bytes] = []
     short, continued = _groups()
-    uvarint = _uvarint
     for seq, ts, subject, headers, payload in rows:
-        sizes = len(subject), len(headers), len(payload)
         pieces += (
-            short[sizes[0]] if sizes[0] < _GROUPS else uvarint(sizes[0], short, continued),
-            uvarint(ts << 1, short, continued),
-            uvarint(seq, short, continued),
-            short[sizes[1]] if sizes[1] < _GROUPS else uvarint(sizes[1], short, continued),
-            short[sizes[2]] if sizes[2] < _GROUPS else uvarint(sizes[2], short, continued),
+            _uvarint(len(subject), short, continued),
+            _uvarint(ts << 1, short, continued),
+            _uvarint(seq, short, continued),
+            _uvarint(len(headers), short, continued),
+            _uvarint(len(payload), short, continued),
             subject,
             headers,
             payload,

@@ -492,8 +492,8 @@ def test_a_client_that_goes_away_ends_its_archive(server: ServerProcess, run: Ru
 
 
 def test_consumers_of_an_archive_are_held_to_the_limits(make_server: Start, run: Run) -> None:
-    """Those of the stream, and its account's, as its bytes are; then nothing is there. What a later
-    release has of a consumer is passed over."""
+    """Limits of the stream and of its account, on bytes too: nothing is there then. Fields of a
+    consumer that a later release has are passed over."""
     accounts = """accounts { A { jetstream: {max_store: 8192, max_consumers: 2}
                                 users: [{user: A, password: A}] } }"""
     server = make_server(extra=accounts)

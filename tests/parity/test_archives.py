@@ -295,8 +295,8 @@ def test_an_archive_that_nobody_takes(ours: ServerProcess, peer: ServerProcess) 
 
 
 def test_an_archive_ends_with_the_interest_in_it(ours: ServerProcess, peer: ServerProcess) -> None:
-    """Who listens to more is told so; and if nothing is acked while somebody listens to just that
-    subject. Neither who listens to more nor a queue group is interest: it is waited for."""
+    """The end is told to subscribers of more, and where nothing is acked to one of just that
+    subject. Neither a wider subscription nor a queue group is interest: it is waited for."""
 
     def seen(server: ServerProcess, stream: str, *, queue: str = "", is_left: bool) -> list[Any]:
         subject = f"out.{stream}"

@@ -44,7 +44,7 @@ class GivenUp(NamedTuple):
 
 
 class _Given:
-    """One consumer: what it was given, and what became of that."""
+    """Model of a consumer: messages that it was given, and what became of them."""
 
     def __init__(self, consumer: Any) -> None:
         self.consumer = consumer
@@ -60,7 +60,7 @@ class _Given:
         self.configure()
 
     def configure(self) -> None:
-        """It was made, or changed."""
+        """Take note of its configuration, when it is made or changed."""
         most = int(self.consumer.config["max_deliver"])
         most = most if most > 0 else 1 << 62
         self.deliveries_max = max(most, self.deliveries_max)
@@ -87,7 +87,7 @@ class _Given:
         self.done |= seqs
 
     def deliver(self, seq: Seq, how: int) -> str:
-        """It is given a message; return what is wrong with that."""
+        """Take note of a delivery; return what is wrong with it."""
         if how == _AGAIN:
             if seq not in self.pending:
                 return ""
@@ -108,7 +108,7 @@ class _Given:
 
 
 class ExtensionModel:
-    """One stream. `after` each of its entries raises Violation."""
+    """Model of a stream. `after` each of its entries raises Violation."""
 
     def __init__(
         self, uid: Uid, machine: Any, content: Mapping[Seq, Msg], letters: Letters
@@ -131,7 +131,7 @@ class ExtensionModel:
     # --- one entry ----------------------------------------------------------------------------
 
     def after(self, command: commands.Command) -> None:
-        """It was applied, and what it has stored is in `content`."""
+        """Follow an entry that was applied; what it has stored is in `content`."""
         kind = command[0]
         index = self._machine.index
         live = set(index.live.seqs(index.first_seq, index.last_seq))
@@ -244,14 +244,14 @@ class ExtensionModel:
         return seqs
 
     def _compare(self, given: _Given) -> None:
-        """What the machine says of itself."""
+        """Compare the model with what the machine says of itself."""
         odd = sorted(given.pending ^ set(given.consumer.pending))
         need(not odd, f"{self._who()}: {given.name} waits for other acks: {odd[:5]}")
 
     # --- the end ------------------------------------------------------------------------------
 
     def waiting(self) -> str:
-        """What is still to be done; "": nothing."""
+        """Return what is still to be done; "": nothing."""
         left = sorted(self.given_up.keys() - self.sent)
         if left:
             return f"letters {left[:5]} of {self.name} wait"

@@ -109,7 +109,7 @@ def _consumer(rng: random.Random, stream: str, most: int) -> Document:
 
 
 class _Producer:
-    """What a client has numbered for one stream."""
+    """Messages that a client has numbered for one stream."""
 
     def __init__(self, client: bytes, stream: str) -> None:
         self.name = b"%b-%b" % (client, stream.encode())

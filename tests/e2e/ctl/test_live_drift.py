@@ -75,8 +75,8 @@ def drifted(cluster: ClusterProcess, name: str) -> float:
 def test_drift_is_told_by_stream_server_and_sequence_until_it_is_healed(
     make_cluster: MakeCluster, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All checksums are right and all replicas end at one sequence; status 1 names what differs,
-    and where. When the fourth is back the wrong one begins anew: status 0."""
+    """Replicas end at one sequence, and all checksums are right; status 1 names what differs, and
+    where. When the fourth is back the wrong one begins anew: status 0."""
     cluster = make_cluster(extra=CONFIG, size=4)
     for name, value in {
         "URL": ",".join(cluster.urls), "TIMEOUT": "30s", "USER": "app", "PASSWORD": "p",

@@ -381,7 +381,7 @@ def marker_after_age(at: Recorder) -> None:
 
 @scenario
 def ttl_below_that_of_markers(at: Recorder) -> None:
-    """It is raised, to whole seconds."""
+    """The TTL is raised, to whole seconds."""
     for number, marker in enumerate((2, 60, 5400, 1.5, 2.9)):
         name = f"S{number}"
         config = {"name": name, "subjects": [f"s{number}.>"], "allow_msg_ttl": True}
