@@ -98,9 +98,14 @@ class Figures:
 
 
 class Attacked:
-    """A server with all the doors that an attacker may try: TLS, WebSocket, leaf nodes, users."""
+    """A server with all the doors that an attacker may try: TLS, WebSocket, leaf nodes, users.
 
-    def __init__(self, binary: str, directory: Path, *, login_s: int = 2) -> None:
+    `max_pending`: bytes that may wait for a client to read them.
+    """
+
+    def __init__(
+        self, binary: str, directory: Path, *, login_s: int = 2, max_pending: int = 64 << 20
+    ) -> None:
         pair = Authority(directory).issue("server")
         hashed = bcrypt.hashpw(b"never guessed", bcrypt.gensalt(10)).decode()
         websocket_port, leaf_port = free_port(), free_port()
@@ -108,6 +113,7 @@ class Attacked:
             (
                 f"tls {{ {pair.block} }}",
                 "allow_non_tls: true",
+                f"max_pending: {max_pending}",
                 f"websocket {{ host: 127.0.0.1, port: {websocket_port}, no_tls: true,"
                 f" compression: true, handshake_timeout: {login_s}s }}",
                 f"leafnodes {{ host: 127.0.0.1, port: {leaf_port}, compression: s2_auto }}",

@@ -28,6 +28,7 @@ from streamd.store.blocks.discarded_entries_file import LED, TailFacts, TailWrit
 from streamd.store.disk import OsDisk
 from tests.e2e.conftest import Start
 from tests.e2e.ctl.conftest import CONFIG, check_golden, golden, run_ctl
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -377,6 +378,8 @@ def _servers(run: Say) -> None:
     run("server list -o json")
     run("server info n1", kept=first_words)
     run("server info n1 -o json")
+    # A replica of a stream that was restored a moment ago may still be behind its leader.
+    until(lambda: run_ctl("server", "report", "health").status == 0, "all nodes are healthy")
     run("server report health")
     run("server report jetstream", is_loose=True)
     run("server report jetstream -o json")
