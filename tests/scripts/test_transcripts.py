@@ -106,6 +106,12 @@ class Script:
             if not pair or f"{sent[0]}->{sent[1]}" == pair:
                 self.cluster.deliver(next(i for i, x in enumerate(self.cluster.wire) if x is sent))
 
+    def do_repeat(self, pair: str) -> list[str]:
+        """Messages of a pair that are under way now will come twice."""
+        copies = [sent for sent in self.cluster.wire if f"{sent[0]}->{sent[1]}" == pair]
+        self.cluster.wire += copies
+        return [f"repeated {len(copies)}"]
+
     def do_drop(self, pair: str) -> list[str]:
         wire = self.cluster.wire
         kept = [sent for sent in wire if f"{sent[0]}->{sent[1]}" != pair]
@@ -241,6 +247,7 @@ def test_transcript_replays(path: Path, request: pytest.FixtureRequest) -> None:
     ("variant", "stem"),
     [
         ("vote_not_logged", "election"),
+        ("vote_counted_twice", "election"),
         ("old_terms_commit_by_count", "figure8"),
         ("two_majorities", "membership"),
         ("quiet_without_a_look", "quiesce"),

@@ -561,8 +561,7 @@ RARE: dict[str, DirectedWorld] = {
         ("log rot", "kill", "power loss"), pace=0.12, rest_ms=(5, 200), caught_by=89
     ),
     "vote_counted_twice": DirectedWorld(
-        ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60),
-        caught_by=71,
+        ("partition", "bad network", "kill"), pace=0.08, node_count=5, rest_ms=(1, 60)
     ),
     "seqs_used_again": DirectedWorld(
         ("stop", "power loss of all", "kill"), pace=0.15, rest_ms=(5, 200), caught_by=5
