@@ -49,12 +49,13 @@ class StreamHealth:
     def lost_copy_reason(self, asset: StreamAsset) -> str:
         """Return why a stream whose only copy is here is not served, or not all of it, and what to
         do about that; "": it is."""
+        failure = self._failed.error(asset.uid)
+        damage = self._corruption.reasons.get(asset.uid, "")
+        is_stuck = self._context.is_clustered and self._forced_election.is_stuck(asset)
+        if failure is None and not damage and not is_stuck:
+            return ""  # at once: pages ask about all of thousands
         return lost_copy_reason(
-            self._context,
-            asset,
-            failure=self._failed.error(asset.uid),
-            is_stuck=self._forced_election.is_stuck(asset),
-            damage=self._corruption.reasons.get(asset.uid, ""),
+            self._context, asset, failure=failure, is_stuck=is_stuck, damage=damage
         )
 
     def counts(self) -> dict[str, int]:

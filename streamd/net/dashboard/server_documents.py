@@ -47,6 +47,7 @@ class Sums(NamedTuple):
     health: Document
     led: Mapping[NodeId, int]  # streams by leader
     consumers: int
+    stored_bytes: int  # of messages on this node's files
 
 
 class ServerDocuments:
@@ -56,7 +57,7 @@ class ServerDocuments:
         self._around = around
         self._rates = rates
         self._start_s = time.monotonic()
-        self._sums = Sums({"ok": True, "reasons": []}, {}, 0)
+        self._sums = Sums({"ok": True, "reasons": []}, {}, 0, 0)
         self._summed_s = -math.inf
         self._latencies = {name: Recent() for name in ("log_write", "apply")}
 
@@ -64,9 +65,10 @@ class ServerDocuments:
 
     def node_facts(self) -> Steps[Document]:
         """Build facts about this node."""
-        return self._own_facts((yield from self._around.stats.traffic()))
+        traffic = yield from self._around.stats.traffic()
+        return self._own_facts(traffic, (yield from self._sums_over_streams()))
 
-    def _own_facts(self, traffic: Traffic) -> Document:
+    def _own_facts(self, traffic: Traffic, sums: Sums) -> Document:
         around = self._around
         node = around.node
         return {
@@ -75,7 +77,7 @@ class ServerDocuments:
             "version": __version__,
             "uptime_s": int(time.monotonic() - self._start_s),
             "memory": resident_bytes(),
-            "storage": node.storage_bytes() if node is not None else 0,
+            "storage": sums.stored_bytes,
             "storage_limit": node.storage_max if node is not None else 0,
             "connections": traffic.connections,
             "ui": list(around.listened()),
@@ -90,7 +92,7 @@ class ServerDocuments:
         node = around.node
         traffic = yield from around.stats.traffic()
         sums = yield from self._sums_over_streams()
-        own = self._own_facts(traffic)
+        own = self._own_facts(traffic, sums)
         nodes = self._nodes(own, told, sums.led)
         writes, applies = {}, {}
         if node is not None:
@@ -105,7 +107,7 @@ class ServerDocuments:
             "fsync": writes,
             "apply": applies,
             "memory": own["memory"],
-            "disk": _disk(node),
+            "disk": _disk(node, sums.stored_bytes),
             "streams": len(node.meta.streams_by_uid) if node is not None else 0,
             "consumers": sums.consumers,
             "connections": traffic.connections,
@@ -173,22 +175,24 @@ class ServerDocuments:
     def _sums_over_streams(self) -> Steps[Sums]:
         """Build what all streams have to be looked at for; of thousands not every second."""
         node = self._around.node
-        uids = list(node.meta.streams_by_uid) if node is not None else []
+        assets = list(node.meta.streams_by_uid.values()) if node is not None else []
         now_s = time.monotonic()
-        if now_s - self._summed_s < len(uids) / DASHBOARD_SUMMED_STREAMS_PER_S:
+        if now_s - self._summed_s < len(assets) / DASHBOARD_SUMMED_STREAMS_PER_S:
             return self._sums
         led: dict[NodeId, int] = {}
-        consumers = 0
-        for uid in looked_at(uids):
-            if uid is None or node is None:
+        consumers = stored_bytes = 0
+        for asset in looked_at(assets):
+            if asset is None or node is None:
                 yield
                 continue
-            leader = node.leader_of(uid) if node.is_clustered else node.server_name
+            leader = node.leader_of(asset.uid) if node.is_clustered else node.server_name
             led[leader] = led.get(leader, 0) + 1
-            replica = node.replica(uid)
+            replica = node.replica(asset.uid)
             if replica is not None:
-                consumers += replica.machine.listed_count
-        self._sums = Sums((yield from self._health()), led, consumers)
+                machine = replica.machine
+                consumers += machine.listed_count
+                stored_bytes += machine.index.live.bytes * asset.is_file
+        self._sums = Sums((yield from self._health()), led, consumers, stored_bytes)
         self._summed_s = now_s
         return self._sums
 
@@ -314,12 +318,12 @@ class Recent:
         }
 
 
-def _disk(node: NodeHandle | None) -> Document:
+def _disk(node: NodeHandle | None, used: int) -> Document:
     """Return what messages take on this node's disk, and what is free there."""
     if node is None:
         return {"used": 0, "free": 0}
     try:
         found = os.statvfs(node.store_dir)
     except OSError:  # it is gone, which /healthz tells
-        return {"used": node.storage_bytes(), "free": 0}
-    return {"used": node.storage_bytes(), "free": found.f_bavail * found.f_frsize}
+        return {"used": used, "free": 0}
+    return {"used": used, "free": found.f_bavail * found.f_frsize}

@@ -156,16 +156,16 @@ def lost_streams(node: NodeHandle, only: StreamKey | None = None) -> Steps[dict[
     """Find the streams whose only copy is lost or damaged here, and what to do about it; `only`
     one, if it is named."""
     found: dict[StreamKey, str] = {}
-    by_key = node.meta.streams_by_key
-    for key in looked_at([only] if only else sorted(by_key)):
+    by_key, reason_of = node.meta.streams_by_key, node.health.lost_copy_reason
+    for key in looked_at([only] if only else list(by_key)):
         if key is None:
             yield
             continue
         asset = by_key.get(key)
-        reason = node.health.lost_copy_reason(asset) if asset is not None else ""
+        reason = reason_of(asset) if asset is not None else ""
         if reason:
             found[key] = reason
-    return found
+    return dict(sorted(found.items()))
 
 
 def _damaged(node: NodeHandle) -> dict[StreamKey, str]:
@@ -181,7 +181,7 @@ def _not_current_streams(node: NodeHandle, only: StreamKey | None) -> Steps[dict
     """Find the streams that should have a whole replica here and have not, and why."""
     found: dict[StreamKey, str] = {}
     by_key = node.meta.streams_by_key
-    for key in looked_at([only] if only else sorted(by_key), SLICE_GROUPS):
+    for key in looked_at([only] if only else list(by_key), SLICE_GROUPS):
         if key is None:
             yield
             continue
@@ -195,4 +195,4 @@ def _not_current_streams(node: NodeHandle, only: StreamKey | None) -> Steps[dict
             reason = not_current(facts) or short_of_disks(facts)
         if reason:
             found[key] = reason
-    return found
+    return dict(sorted(found.items()))

@@ -154,23 +154,27 @@ class _Totals:
 
     def add(self, machine: StreamMachine, *, leads: bool) -> None:
         """Count one stream."""
-        config, consumer_count = machine.config, machine.listed_count
-        held, count = machine.index.live.bytes, machine.index.count
-        reserved = max(0, config.get("max_bytes", -1))
+        config, index = machine.config, machine.index
+        held = index.live.bytes
         self.streams += 1
-        self.consumers += consumer_count
-        if leads:
-            self.streams_led += 1
-            self.consumers_led += consumer_count
-        self.messages += count
+        self.streams_led += leads
+        if machine.consumers:
+            consumer_count = machine.listed_count
+            self.consumers += consumer_count
+            self.consumers_led += consumer_count * leads
+        self.messages += index.count
         self.bytes += held
+        reserved = config.get("max_bytes", -1)
         if config.get("storage", "file") == "file":
             self.storage += held
-            self.reserved_storage += reserved
+            if reserved > 0:
+                self.reserved_storage += reserved
         else:
             self.memory += held
-            self.reserved_memory += reserved
-        self.ha_assets += config.get("num_replicas", 1) > 1
+            if reserved > 0:
+                self.reserved_memory += reserved
+        if config.get("num_replicas", 1) > 1:
+            self.ha_assets += 1
 
 
 class _Page:
@@ -244,7 +248,7 @@ class JetStreamz:
     def _totals(self, replicas: Sequence[StreamHandle]) -> Steps[_Totals]:
         """Add up what the streams hold and set aside."""
         totals, is_clustered = _Totals(), self.is_clustered
-        for replica in looked_at(replicas):
+        for replica in looked_at(replicas, SLICE_GROUPS):
             if replica is None:
                 yield
             else:

@@ -71,7 +71,6 @@ class SampleMaker:
         """Iterate over the samples of all streams here; a None is a pause."""
         source, known = self._numbers, self._known
         is_clustered = source.node.is_clustered
-        found: dict[Uid, _Known] = {}
         replica: Sequence[float] = ()
         for handle in looked_at(replicas, STREAMS_A_STEP):
             if handle is None:
@@ -91,13 +90,14 @@ class SampleMaker:
             ):
                 applied = machine.applied
                 made = self._made(handle, blocks, replica)
-                last = _Known(machine, applied, blocks, replica, made)
-            found[uid] = last
+                last = known[uid] = _Known(machine, applied, blocks, replica, made)
             if machine.consumers:
                 yield last.samples._replace(consumers=self._consumers(handle))
             else:
                 yield last.samples
-        self._known = found
+        if len(known) > len(replicas):
+            here = {handle.uid for handle in replicas}
+            self._known = {uid: last for uid, last in known.items() if uid in here}
 
     def _made(
         self, handle: StreamHandle, blocks: Sequence[float], replica: Sequence[float]

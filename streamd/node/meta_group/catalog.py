@@ -93,6 +93,7 @@ class Catalogs:
     def __init__(self, capturing: Capturing) -> None:
         self._capturing = capturing
         self._by_account: dict[str, Catalog] = {}
+        self._sorted: list[StreamHandle] | None = []
         self._watchers: list[Callable[[], None]] = []
 
     def of(self, account: str) -> Catalog:
@@ -105,11 +106,10 @@ class Catalogs:
 
     def streams(self) -> list[StreamHandle]:
         """Return the streams of all accounts, sorted by account and name."""
-        if len(self._by_account) == 1:
-            (catalog,) = self._by_account.values()
-            return catalog.streams()
-        by_account = sorted(self._by_account.items())
-        return [handle for _, catalog in by_account for handle in catalog.streams()]
+        if self._sorted is None:
+            by_account = sorted(self._by_account.items())
+            self._sorted = [one for _, catalog in by_account for one in catalog.streams()]
+        return self._sorted
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever anything about streams has changed."""
@@ -122,5 +122,6 @@ class Catalogs:
         self._tell()
 
     def _tell(self) -> None:
+        self._sorted = None
         for on_change in self._watchers:
             on_change()

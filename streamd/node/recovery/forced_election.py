@@ -110,7 +110,7 @@ class ForcedElection:
     def is_stuck(self, asset: StreamAsset) -> bool:
         """True if the stream's replica here may have forgotten something, and it has no leader."""
         replica = self._groups.get(asset.uid)
-        return replica is not None and asset.is_file and self._is_in_doubt(replica.group)
+        return replica is not None and self._is_in_doubt(replica.group) and asset.is_file
 
     def _is_in_doubt(self, group: Group) -> bool:
         """True if the member here may have forgotten something, and no member leads."""
