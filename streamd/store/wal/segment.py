@@ -95,7 +95,7 @@ class CurrentSegment:
         """
         capacity = 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size() + bytes_to_come
         capacity += max(0, min(self._segment_bytes, _ROOM_BYTES))
-        name, fd = self._files.make()
+        name, fd = self._files.take(capacity)
         self._write_start(fd, wf.SegmentHeader(self.wal_id, no, self.next_batch, 0, capacity))
         return name
 
@@ -151,7 +151,7 @@ class CurrentSegment:
         """Make a file for `capacity` bytes, or for the checkpoint, and name it as the next
         segment."""
         capacity = max(capacity, 2 * wf.SEGMENT_HEADER_BYTES + self._checkpoint.size())
-        name, fd = self._files.make()
+        name, fd = self._files.take(capacity)
         prev_end = self.position if self.no else 0
         header = wf.SegmentHeader(self.wal_id, self.no + 1, self.next_batch, prev_end, capacity)
         self._write_start(fd, header)
@@ -163,7 +163,11 @@ class CurrentSegment:
         return self._batch_bytes >= BULKY_BATCH_BYTES
 
     def _reserve(self, fd: int, capacity: int) -> int:
-        """Return how far a new file is reserved: whole under a bulky load, if there is room."""
+        """Return how far a file has its room: as far as it was a segment before; a new one whole
+        under a bulky load, if there is room."""
+        held = self._disk.size(fd)
+        if held:
+            return held
         if self._is_bulky():
             try:
                 self._disk.reserve(fd, capacity)

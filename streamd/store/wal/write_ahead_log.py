@@ -10,7 +10,7 @@ segments are read from until no group needs an entry in them, then freed, always
                                              | full: rotate
     files    [0..5.wal] [0..6.wal] [0..7.wal: header | checkpoint | batch | batch | ...zeros]
               oldest,    pinned     current; `manifest` names it
-              freed when nothing pins it --> spare-9, until it is removed
+              freed when nothing pins it --> spare-9, until it is 8.wal, or removed
 
 A segment begins with a *checkpoint*: hard state, release and tip of every group. So freeing the
 oldest segment loses no vote, and a segment that vanished is noticed by the tips that came after it.
@@ -106,7 +106,7 @@ class Wal:
         self._completed_batch = recovered.next_batch - 1  # the last that was reported to the loop
         # Once the log is open the loop calls the writer alone; the others are the writer's.
         self._checkpoint = Checkpoint(recovered.groups)
-        self._files = SegmentFiles(disk, directory, helper or thread)
+        self._files = SegmentFiles(disk, directory, helper or thread, segment_bytes=segment_bytes)
         self._segment = CurrentSegment(
             disk,
             directory,
@@ -405,6 +405,7 @@ class Wal:
         if self._writer.close():
             self._segments.close(self._segment.fd)
             self._segment.close()
+            self._files.close()
 
     def _tell(self, err: Exception) -> None:
         if not self._is_error_told:

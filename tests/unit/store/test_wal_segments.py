@@ -1,4 +1,4 @@
-"""Files that the log writes to: zeroed ahead in steps, only reserved, and removed when free."""
+"""Files that the log writes to: zeroed ahead in steps, only reserved; kept or removed when free."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from streamd.store.wal import segment, segment_files
 from streamd.store.wal.entry_index import SEGMENTS_UNHURRIED
+from streamd.store.wal.segment_files import KEPT_MAX
 from streamd.store.wal.write_ahead_log import Wal
 from streamd.types import Entry
 from tests.sim.disk import SimDisk, SimThread
@@ -169,9 +170,61 @@ def test_segments_that_are_free_are_removed_by_the_helper_and_the_log_goes_on_me
     while bed.helper.step():
         bed.helper.complete()
         steps += 1
-    assert bed.names("spare") == []
-    assert steps >= (in_use - 2) * SEGMENT_BYTES // REMOVE_STEP_BYTES
+    assert len(bed.names("spare")) == KEPT_MAX
+    assert steps >= (in_use - 2 - KEPT_MAX) * SEGMENT_BYTES // REMOVE_STEP_BYTES
     assert bed.errors == []
+
+
+@pytest.mark.parametrize("data", [BULKY, b"x" * 1000])
+def test_files_of_free_segments_become_segments_again(data: bytes) -> None:
+    """As far as they are long nothing is zeroed or reserved; what they held before is not found,
+    also where the power fails."""
+    bed = Bed()
+    while len(bed.names("0")) < KEPT_MAX + 2:
+        bed.append(data)
+    bed.release()
+    bed.append(b"x")
+    bed.helper.run()
+    assert len(bed.names("spare")) == KEPT_MAX
+    reserved, zeroed = len(bed.disk.reserved), sum(bed.disk.zeroed)
+    while bed.names("spare"):
+        bed.append(data)
+    assert len(bed.disk.reserved) == reserved
+    assert sum(bed.disk.zeroed) < zeroed + SEGMENT_BYTES  # of the one that was begun before
+    newest = bed.disk.contents(f"/wal/{bed.names('0')[-1]}")
+    assert bed.wal._segment.position < SEGMENT_BYTES // 2 < len(newest)  # old batches are behind
+    bed.disk.crash()
+    bed.start()
+    state = bed.wal.groups[GROUP]
+    assert state.last_index == bed.index
+    entries = bed.wal.read(GROUP, state.first_index, bed.index + 1, 1 << 30)
+    assert [entry.index for entry in entries] == list(range(state.first_index, bed.index + 1))
+
+
+def test_files_that_are_kept_are_closed_with_the_log_and_removed_at_the_next_start() -> None:
+    bed = Bed()
+    bed.append(BULKY, 30)
+    bed.release()
+    bed.append(b"x")
+    bed.helper.run()
+    assert bed.names("spare")
+    bed.wal.close()
+    bed.log_thread.run()
+    assert not bed.disk._open
+    bed.start()
+    assert bed.names("spare") == []
+
+
+def test_a_segment_longer_than_usual_is_not_kept() -> None:
+    """It was made for one batch; kept, it would take its room for good."""
+    bed = Bed()
+    bed.append(bytes(3 * SEGMENT_BYTES))
+    bed.append(BULKY, 2 * SEGMENT_BYTES // len(BULKY))
+    bed.release()
+    bed.append(b"x")
+    bed.helper.run()
+    sizes = [len(bed.disk.contents(f"/wal/{name}")) for name in bed.names("spare")]
+    assert sizes and max(sizes) <= SEGMENT_BYTES
 
 
 def test_a_segment_that_was_not_removed_yet_is_removed_at_the_next_start() -> None:
@@ -223,7 +276,7 @@ def test_a_file_that_can_not_be_removed_waits_for_the_next_start() -> None:
     bed.append(b"x")
     bed.helper.run()
     assert not bed.disk.will_fail("unlink")
-    assert len(bed.names("spare")) == 1
+    assert len(bed.names("spare")) == KEPT_MAX + 1
     bed.append(b"x")
     assert bed.errors == []
     bed.start()
