@@ -418,6 +418,9 @@ CONGESTED_RETRY_MS: Final = 10  # a receiver's buffer is full: look again, shoul
 
 # --- process ------------------------------------------------------------------------------------
 
+HEAP_KEPT_BYTES: Final = 8 * 1024 * 1024  # free at the end of the heap, while there is work to do
+HEAP_STEP_BYTES: Final = 1024 * 1024  # by which the heap grows
+HEAP_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024  # larger ones have pages of their own
 TRIM_LOOK_S: Final = 5.0  # how often a process looks if it rests and holds freed memory
 TRIM_CPU_SHARE: Final = 0.05  # of a core: with less it rests
 TRIM_BYTES_MIN: Final = 16 * 1024 * 1024  # resident beyond what was left the last time

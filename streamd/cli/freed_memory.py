@@ -1,12 +1,19 @@
-"""`FreedMemory`: gives memory that was freed back to the kernel, once the process rests."""
+"""Memory that was freed: kept for the next use while there is work, given back to the kernel once
+the process rests (`FreedMemory`)."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from streamd import limits
+
+
+# Options of glibc's `mallopt`, from its malloc.h, and the environment's names for them.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_OF_OPERATOR = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 class Later(Protocol):
@@ -22,6 +29,28 @@ def find_trim() -> Callable[[], object] | None:
     except (OSError, AttributeError):
         return None
     return lambda: trim(0)
+
+
+def keep_for_reuse() -> bool:
+    """Have the C library keep some memory that is free at the end of its heap, and take buffers of
+    up to some MiB from the heap; False: it has no such options, or the operator has set them.
+
+    By itself it gives 128 KiB back at once and asks for pages anew, which the kernel fills with
+    zeros: for each chunk that a client sends, with a third of the time of a plain publish.
+    """
+    if any(name in os.environ for name in _OF_OPERATOR):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(
+        (
+            mallopt(_M_MMAP_THRESHOLD, limits.HEAP_BUFFER_BYTES_MAX),
+            mallopt(_M_TRIM_THRESHOLD, limits.HEAP_KEPT_BYTES),
+            mallopt(_M_TOP_PAD, limits.HEAP_STEP_BYTES),
+        )
+    )
 
 
 class FreedMemory:

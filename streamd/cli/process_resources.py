@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 from streamd import limits
+from streamd.cli.freed_memory import keep_for_reuse
 from streamd.errors import ConfigError
 
 
@@ -20,6 +21,7 @@ def tune_interpreter() -> None:
     gc.set_threshold(*limits.GC_THRESHOLDS)
     # A disk thread that comes back from fdatasync waits this long for the loop to let it run.
     sys.setswitchinterval(limits.SWITCH_INTERVAL_S)
+    keep_for_reuse()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.OPEN_FILES if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,7 +1,10 @@
-"""`FreedMemory`: what a burst freed goes back to the kernel when the process rests, not before."""
+"""What a burst freed goes back to the kernel when the process rests, not before."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -97,3 +100,46 @@ def test_the_c_library_is_asked_where_it_can_return_memory() -> None:
     if trim is None:
         pytest.skip("the C library has no malloc_trim")
     assert trim() in (0, 1)
+
+
+# A buffer of a client's chunk after another; prints how many pages the kernel had to give for them.
+BUFFERS = """
+import resource
+from streamd.cli.freed_memory import keep_for_reuse
+is_kept = keep_for_reuse()
+piece = b"x" * 100
+piece * 20_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(1000):
+    piece * 3000
+    piece * 20_000
+print(is_kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def pages_for_buffers(**environment: str) -> tuple[bool, int]:
+    plain = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    ran = subprocess.run(
+        [sys.executable, "-c", BUFFERS],
+        env=plain | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    is_kept, pages = ran.stdout.split()
+    return is_kept == "True", int(pages)
+
+
+def test_buffers_of_a_busy_process_use_the_same_pages_again() -> None:
+    is_kept, pages = pages_for_buffers()
+    if not is_kept:
+        pytest.skip("the C library has no such options")
+    assert pages < 1000
+
+
+def test_what_an_operator_has_set_stays() -> None:
+    is_kept, pages = pages_for_buffers(
+        MALLOC_TRIM_THRESHOLD_="65536", MALLOC_MMAP_THRESHOLD_="65536"
+    )
+    assert not is_kept
+    assert pages > 100_000  # of 4 KiB, where they are not larger
