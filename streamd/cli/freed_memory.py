@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from streamd import limits
 
-
 # Options of glibc's `mallopt`, from its malloc.h, and the environment's names for them.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _OF_OPERATOR = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
