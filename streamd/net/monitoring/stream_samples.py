@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.machine.streams.stream import StreamMachine
     from streamd.node.ports import GroupInfo, NodeHandle, StreamHandle
 
-STREAMS_A_STEP = 8
+STREAMS_A_STEP = 4
 CONSUMERS_A_STEP = 4
 
 
