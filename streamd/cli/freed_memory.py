@@ -31,11 +31,11 @@ def find_trim() -> Callable[[], object] | None:
 
 
 def keep_for_reuse() -> bool:
-    """Have the C library keep some memory that is free at the end of its heap, and take buffers of
+    """Make the C library keep some memory that is free at the end of its heap, and take buffers of
     up to some MiB from the heap; False: it has no such options, or the operator has set them.
 
-    By itself it gives 128 KiB back at once and asks for pages anew, which the kernel fills with
-    zeros: for each chunk that a client sends, with a third of the time of a plain publish.
+    By itself it gives free memory beyond 128 KiB back at once, and pages that it asks for anew the
+    kernel fills with zeros. For each chunk of a client's messages that was a third of the time.
     """
     if any(name in os.environ for name in _OF_OPERATOR):
         return False

@@ -1,4 +1,4 @@
-"""What a burst freed goes back to the kernel when the process rests, not before."""
+"""Memory that a burst freed goes back to the kernel when the process rests, not before."""
 
 from __future__ import annotations
 
