@@ -99,6 +99,12 @@ def first_words(text: str) -> str:
     return "\n".join(word for word in words if word and word[0] != "─")
 
 
+def leader_first(text: str) -> str:
+    """Return a table of servers with the row of the leader first: each of them may lead."""
+    head, rows = text.splitlines()[:2], text.splitlines()[2:]
+    return "\n".join([*head, *sorted(rows, key=lambda row: "leader" not in row)])
+
+
 def checks(text: str) -> str:
     """Return the names of the doctor's checks."""
     return first_words(text.partition("\n\n")[0])
@@ -374,7 +380,7 @@ def _discarded(run: Say, directory: Path) -> None:
 
 
 def _servers(run: Say) -> None:
-    run("server list", is_loose=True)
+    run("server list", is_loose=True, kept=leader_first)
     run("server list -o json")
     run("server info n1", kept=first_words)
     run("server info n1 -o json")
