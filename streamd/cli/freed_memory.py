@@ -35,7 +35,7 @@ def keep_for_reuse() -> bool:
     up to some MiB from the heap; False: it has no such options, or the operator has set them.
 
     By itself it gives free memory beyond 128 KiB back at once, and pages that it asks for anew the
-    kernel fills with zeros. For each chunk of a client's messages that was a third of the time.
+    kernel fills with zeros: with each chunk of a client's messages, two fifths of a core publish.
     """
     if any(name in os.environ for name in _OF_OPERATOR):
         return False

@@ -164,17 +164,14 @@ class _Totals:
             self.consumers_led += consumer_count * leads
         self.messages += index.count
         self.bytes += held
-        reserved = config.get("max_bytes", -1)
+        reserved = max(0, config.get("max_bytes", -1))
         if config.get("storage", "file") == "file":
             self.storage += held
-            if reserved > 0:
-                self.reserved_storage += reserved
+            self.reserved_storage += reserved
         else:
             self.memory += held
-            if reserved > 0:
-                self.reserved_memory += reserved
-        if config.get("num_replicas", 1) > 1:
-            self.ha_assets += 1
+            self.reserved_memory += reserved
+        self.ha_assets += config.get("num_replicas", 1) > 1
 
 
 class _Page:

@@ -70,7 +70,7 @@ def test_another_stream_with_the_same_entries_applied_is_another() -> None:
 
 
 def test_streams_that_are_gone_are_forgotten() -> None:
-    """One is deleted, another created: as many as before."""
+    """A stream is deleted, another created: as many as before."""
     numbers = Numbers()
     maker = SampleMaker(numbers, "ID")
     kept, gone, new = stream(1, 5), stream(2, 5), stream(3, 5)

@@ -216,7 +216,7 @@ def test_files_that_are_kept_are_closed_with_the_log_and_removed_at_the_next_sta
 
 
 def test_a_segment_longer_than_usual_is_not_kept() -> None:
-    """It was made for one batch; kept, it would take its room for good."""
+    """A file made for one large batch would take its room for good if it were kept."""
     bed = Bed()
     bed.append(bytes(3 * SEGMENT_BYTES))
     bed.append(BULKY, 2 * SEGMENT_BYTES // len(BULKY))
