@@ -1,7 +1,7 @@
 """Pages of the monitoring port, built in slices between which the event loop goes on.
 
 A builder is a generator: each `yield` is a pause, and between two pauses it does a bounded amount
-of work (SLICE_LOOKS cheap looks, or one row). `Slicer` runs builders a slice at a time, one slice per
+of work (some 16 cheap looks, or one row). `Slicer` runs builders a slice at a time, one slice per
 round of the loop whichever page it belongs to, so a page of any size holds clients up for
 SLICE_S and one step at most. What a builder read before a pause may have changed after it: lists
 are copied before the first pause, and rows of what is gone meanwhile show its last state.
