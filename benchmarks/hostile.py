@@ -23,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import bcrypt
 
-from benchmarks.hostile_attacks import ATTACKS, Outcome, Target
+from benchmarks.hostile_attacks import ATTACKS, Foe, Outcome, Target
 from benchmarks.servers import ServerProcess, free_port
 from tests.certificates import Authority
 from tests.parity.runner import ours_binary
@@ -194,7 +195,7 @@ def _at(values: list[float], percent: int) -> float:
 async def _attack(name: str, count: int, target: Target) -> Outcome:
     attack, _ = ATTACKS[name]
 
-    async def hold() -> None:
+    async def hold(foes: Sequence[Foe]) -> None:
         await asyncio.sleep(HOLD_S)
 
     return await attack(target, count, hold)

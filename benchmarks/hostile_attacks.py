@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,8 +27,6 @@ BOMB_BYTES: Final = 64 * 1024 * 1024
 BOMB_BLOCKS: Final = 64  # of S2, each of S2_BLOCK_BYTES
 S2_BLOCK_BYTES: Final = 4 * 1024 * 1024
 USER: Final = {"user": "good", "pass": "good"}
-
-Hold = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,25 @@ class Foe:
                 self._outcome.tell(line[6:-1].decode(errors="replace"))
         return seen
 
+    def pause_reading(self) -> None:
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume_reading(self) -> None:
+        with contextlib.suppress(RuntimeError):  # of a connection that is over
+            self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+    async def read_to_end(self) -> None:
+        """Read until the server has ended this connection, for as long as that takes."""
+        self.resume_reading()
+        while not self.is_ended:
+            try:
+                self.is_ended = not await self._reader.read(65536)
+            except OSError:
+                self.is_ended = True
+
     async def poll(self) -> None:
         """Note whether the server has ended this connection by now."""
+        self.resume_reading()
         while not self.is_ended:
             try:
                 async with asyncio.timeout(0.005):
@@ -118,6 +133,10 @@ class Foe:
 
     def close(self) -> None:
         self._writer.transport.abort()
+
+
+Hold = Callable[[Sequence[Foe]], Awaitable[None]]
+"""Waits, when all was sent, before the connections of an attack are looked at and closed."""
 
 
 async def _open(port: int, count: int, outcome: Outcome) -> list[Foe]:
@@ -151,7 +170,7 @@ async def _all(foes: list[Foe], do: Callable[[Foe], Awaitable[object]]) -> None:
 
 
 async def _finish(foes: list[Foe], outcome: Outcome, hold: Hold) -> Outcome:
-    await hold()
+    await hold(foes)
     for foe in foes:
         await foe.poll()
     outcome.ended += sum(foe.is_ended for foe in foes)
@@ -417,7 +436,7 @@ async def readers_that_read_nothing(target: Target, count: int, hold: Hold) -> O
         login = json.dumps(USER | {"verbose": False}).encode()
         await foe.send(b"CONNECT " + login + b"\r\nSUB flood 1\r\nPING\r\n")
         await foe.until(b"PONG")
-        foe._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        foe.pause_reading()
 
     await _all(foes, subscribe)
     flood = await Foe.open(target.port, Outcome())
@@ -427,15 +446,7 @@ async def readers_that_read_nothing(target: Target, count: int, hold: Hold) -> O
     await flood.send(b"PING\r\n")
     await flood.until(b"PONG")
     flood.close()
-    await hold()
-    for foe in foes:
-        with contextlib.suppress(RuntimeError):
-            foe._writer.transport.resume_reading()  # type: ignore[attr-defined]
-
-    async def nothing() -> None:
-        return None
-
-    return await _finish(foes, outcome, nothing)
+    return await _finish(foes, outcome, hold)
 
 
 Attack = Callable[[Target, int, Hold], Awaitable[Outcome]]
