@@ -31,6 +31,9 @@ from tests.e2e.conftest import Run
 
 pytestmark = pytest.mark.slow
 
+ANSWERED_WITHIN_S = 30  # what must come, on a busy machine too
+ACK_WAIT_S = 2.0  # long enough to nak and to ack in it
+
 
 @asynccontextmanager
 async def client(server: ServerProcess, **options):
@@ -54,10 +57,10 @@ def test_core_request_reply_and_queue(server: ServerProcess, run: Run) -> None:
             await other.subscribe("service", queue="q", cb=answer)
             await other.flush()
             for number in range(50):
-                found = await nc.request("service", b"%d" % number, timeout=2)
+                found = await nc.request("service", b"%d" % number, timeout=ANSWERED_WITHIN_S)
                 assert found.data == b"to %d" % number
             with pytest.raises(nats.errors.NoRespondersError):
-                await nc.request("nobody", b"", timeout=2)
+                await nc.request("nobody", b"", timeout=ANSWERED_WITHIN_S)
 
     run(body())
 
@@ -75,7 +78,7 @@ def test_publish_and_fetch(server: ServerProcess, run: Run) -> None:
             puller = await js.pull_subscribe("orders.>", durable="reader")
             got = []
             while len(got) < 100:
-                for msg in await puller.fetch(30, timeout=2):
+                for msg in await puller.fetch(30, timeout=ANSWERED_WITHIN_S):
                     got.append(int(msg.data))
                     assert msg.headers == {"N": "1"}
                     await msg.ack_sync()
@@ -97,18 +100,20 @@ def test_push_consumer_and_redelivery(server: ServerProcess, run: Run) -> None:
             js = nc.jetstream()
             await js.add_stream(name="S", subjects=["s"])
             await js.publish("s", b"one")
-            config = ConsumerConfig(ack_wait=0.3, max_deliver=5)
+            config = ConsumerConfig(ack_wait=ACK_WAIT_S, max_deliver=5)
             sub = await js.subscribe("s", durable="push", config=config, manual_ack=True)
-            first = await sub.next_msg(timeout=2)
+            first = await sub.next_msg(timeout=ANSWERED_WITHIN_S)
             assert first.metadata.num_delivered == 1
-            second = await sub.next_msg(timeout=2)
+            second = await sub.next_msg(timeout=ANSWERED_WITHIN_S)
             assert second.metadata.num_delivered == 2
             await second.nak()
-            third = await sub.next_msg(timeout=2)
+            third = await sub.next_msg(timeout=ANSWERED_WITHIN_S)
             assert third.metadata.num_delivered == 3
-            await third.ack()
+            await third.ack_sync()
+            info = await sub.consumer_info()
+            assert (info.num_ack_pending, info.num_redelivered, info.num_pending) == (0, 0, 0)
             with pytest.raises(NatsTimeout):
-                await sub.next_msg(timeout=0.6)
+                await sub.next_msg(timeout=1.5 * ACK_WAIT_S)
 
     run(body())
 
@@ -133,7 +138,7 @@ def test_queue_push_consumer(server: ServerProcess, run: Run) -> None:
             await js.subscribe("s", queue="workers", cb=member("b"))
             for _ in range(60):
                 await js.publish("s", b"x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
                 while sum(seen.values()) < 60:
                     await asyncio.sleep(0.01)
             assert sum(seen.values()) == 60
@@ -159,7 +164,9 @@ def test_ordered_consumer(server: ServerProcess, run: Run) -> None:
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(more())
-                got = [int((await sub.next_msg(timeout=5)).data) for _ in range(1000)]
+                got = [
+                    int((await sub.next_msg(timeout=ANSWERED_WITHIN_S)).data) for _ in range(1000)
+                ]
             assert got == list(range(1000))
 
     run(body())
@@ -222,7 +229,7 @@ def test_workqueue(server: ServerProcess, run: Run) -> None:
             for _ in range(20):
                 await js.publish("w", b"x")
             puller = await js.pull_subscribe("w", durable="worker")
-            for msg in await puller.fetch(20, timeout=2):
+            for msg in await puller.fetch(20, timeout=ANSWERED_WITHIN_S):
                 await msg.ack_sync()
             assert (await js.stream_info("W")).state.messages == 0
 
@@ -252,7 +259,10 @@ def test_deliver_policies(server: ServerProcess, run: Run) -> None:
             for name, (config, expected) in wanted.items():
                 config.ack_policy = AckPolicy.EXPLICIT
                 puller = await js.pull_subscribe("s.>", durable=name, config=config)
-                got = [int(msg.data) for msg in await puller.fetch(len(expected), timeout=2)]
+                got = [
+                    int(msg.data)
+                    for msg in await puller.fetch(len(expected), timeout=ANSWERED_WITHIN_S)
+                ]
                 assert got == expected, name
 
     run(body())
@@ -279,11 +289,11 @@ def test_key_value(server: ServerProcess, run: Run) -> None:
             assert sorted(await kv.keys()) == ["a", "b"]
             assert [each.value for each in await kv.history("a")] == [b"1", b"2"]
             watcher = await kv.watchall()
-            seen = {(await watcher.updates(timeout=2)).key for _ in range(2)}
+            seen = {(await watcher.updates(timeout=ANSWERED_WITHIN_S)).key for _ in range(2)}
             assert seen == {"a", "b"}
-            assert await watcher.updates(timeout=2) is None
+            assert await watcher.updates(timeout=ANSWERED_WITHIN_S) is None
             await kv.put("c", b"new")
-            assert (await watcher.updates(timeout=2)).key == "c"
+            assert (await watcher.updates(timeout=ANSWERED_WITHIN_S)).key == "c"
             await watcher.stop()
             await kv.delete("a")
             with pytest.raises((KeyDeletedError, KeyNotFoundError)):

@@ -523,7 +523,7 @@ def test_account_info_and_reports(cluster: ClusterProcess, run: Run) -> None:
         assert {row["acc"] for row in counts} == {"APP"}
         assert sum(row["conns"] for row in counts) == 2
         with pytest.raises(nats.errors.NoRespondersError):
-            await app.request("$SYS.REQ.SERVER.PING", b"", timeout=2)
+            await app.request("$SYS.REQ.SERVER.PING", b"", timeout=20)
         await other.subscribe("watched.*")
         await other.flush()
         msg = {"acc": "APP", "subject": "watched.x"}
