@@ -19,7 +19,7 @@ WITHIN_S = 20.0
 def page(server: ServerProcess, path: str) -> dict[str, Any]:
     """Return a document of monitoring."""
     url = f"http://127.0.0.1:{server.http_port}/{path}"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         document: dict[str, Any] = json.load(answer)
     return document
 

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+ANSWERED_WITHIN_S = 20.0  # what is sure to come, on a busy machine too
 CONNECT = {
     "verbose": False,
     "pedantic": False,
@@ -77,7 +78,7 @@ class Wire:
     def __init__(
         self, port: int, connect: dict[str, Any] | None = CONNECT, *, is_ready: bool = True
     ) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 5)
+        self._socket = socket.create_connection(("127.0.0.1", port), ANSWERED_WITHIN_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._is_closed = False
@@ -178,7 +179,7 @@ class Wire:
         reply = named[2] if len(named) > 2 else ""
         return Frame("MSG", named[0], named[1], reply, body[:header_bytes], body[header_bytes:])
 
-    def fence(self, within_s: float = 5) -> list[Frame]:
+    def fence(self, within_s: float = ANSWERED_WITHIN_S) -> list[Frame]:
         """PING and return all frames before the PONG."""
         self.send(b"PING\r\n")
         found: list[Frame] = []
@@ -214,7 +215,7 @@ class Wire:
         *,
         headers: dict[str, str] | bytes | None = None,
         count: int = 1,
-        within_s: float = 5,
+        within_s: float = ANSWERED_WITHIN_S,
         is_last: Any = None,
     ) -> list[Frame]:
         """Request and return the answers: `count` of them, or until `is_last(frame)`."""
@@ -238,7 +239,9 @@ class Wire:
         self.unsubscribe(sid)
         return found
 
-    def api(self, subject: str, body: Any = None, *, within_s: float = 5) -> dict[str, Any]:
+    def api(
+        self, subject: str, body: Any = None, *, within_s: float = ANSWERED_WITHIN_S
+    ) -> dict[str, Any]:
         """Return the JSON answer of `$JS.API.<subject>`."""
         data = b"" if body is None else json.dumps(body).encode()
         frames = self.ask(f"$JS.API.{subject}", data, within_s=within_s)

@@ -63,7 +63,7 @@ def health(node: ServerProcess, stream: str) -> str:
     """What /healthz says of a stream, well or not."""
     url = f"http://127.0.0.1:{node.http_port}/healthz?account=$G&stream={stream}"
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as err:
         return err.read().decode()

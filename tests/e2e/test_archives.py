@@ -372,7 +372,7 @@ def test_an_upload_that_ends_too_early_leaves_nothing(make_server: Start, run: R
                 await api_request(nc, subject)
         assert (await api_request(nc, "STREAM.NAMES"))["streams"] is None
         with pytest.raises(nats.errors.NoRespondersError):
-            await nc.request("U.a", b"x", timeout=5)
+            await nc.request("U.a", b"x", timeout=30)
         for other in ("U", "V"):
             with pytest.raises(TransferError, match=r"10058|10065"):
                 wanted = config_of(other, subjects=["U.>"])
@@ -436,7 +436,7 @@ def test_archives_of_an_encrypted_store_are_plain(make_server: Start, run: Run) 
         assert (await js.get_msg("ENC", 1)).data == secret
         for path in ("varz", "jsz?accounts=1&streams=1&config=1"):
             url = f"http://127.0.0.1:{server.http_port}/{path}"
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 assert key not in answer.read()
         await nc.close()
 

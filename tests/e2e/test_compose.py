@@ -85,7 +85,7 @@ class Composed:
 
     def get(self, node: str, path: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.ports[node][1]}{path}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

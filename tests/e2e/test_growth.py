@@ -103,7 +103,7 @@ def test_a_new_replica_votes_whatever_becomes_of_the_other(make_cluster: MakeClu
     gone, left = (name for name in cluster.nodes if name != leader)
     grow(wire)
     cluster.kill(gone)
-    until("a second voter", lambda: replicas(wire).get(left, {}).get("current"), 5)
+    until("a second voter", lambda: replicas(wire).get(left, {}).get("current"))
     for number in range(100):
         assert "seq" in wire.ask("s.x", b"after-%d" % number)[0].json()
     cluster.nodes[leader].send(signal.SIGKILL)

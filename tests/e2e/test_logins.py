@@ -24,7 +24,7 @@ def test_a_client_logs_in_with_the_seed_of_a_key(run: Run, tmp_path: Path) -> No
         connection = await nats.connect(server.url, nkeys_seed_str=USER.seed)
         subscription = await connection.subscribe("a")
         await connection.publish("a", b"x")
-        assert (await subscription.next_msg(timeout=5)).data == b"x"
+        assert (await subscription.next_msg(timeout=30)).data == b"x"
         await connection.close()
         with pytest.raises(Error):
             await nats.connect(server.url, nkeys_seed_str=REVOKED_USER.seed, allow_reconnect=False)

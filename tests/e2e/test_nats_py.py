@@ -37,7 +37,7 @@ ACK_WAIT_S = 2.0  # long enough to nak and to ack in it
 
 @asynccontextmanager
 async def client(server: ServerProcess, **options):
-    connection = await nats.connect(server.url, connect_timeout=5, **options)
+    connection = await nats.connect(server.url, connect_timeout=30, **options)
     try:
         yield connection
     finally:

@@ -22,6 +22,7 @@ from benchmarks.cluster import ClusterProcess
 from benchmarks.servers import ServerProcess
 from tests.e2e.conftest import Run
 from tests.parity.runner import ours_binary
+from tests.waiting import until_told
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +84,7 @@ async def do_request(nc: Client, subject: str, body: Any = None, expected: int =
 
 
 async def admin_of(server: ServerProcess) -> Client:
-    return await nats.connect(server.url, user="admin", password="p", connect_timeout=5)
+    return await nats.connect(server.url, user="admin", password="p", connect_timeout=30)
 
 
 async def app_of(server: ServerProcess, name: str) -> Client:
@@ -358,10 +359,13 @@ def test_stream_check(cluster: ClusterProcess, run: Run) -> None:
             (raft,) = row["consumer_raft_groups"]
             assert raft["name"] == "worker" and raft["raft_group"]
             one = {"account": "APP", "stream": "CHECKED"}
-            (health,) = await do_request(
-                admin, f"$SYS.REQ.SERVER.{server_id}.HEALTHZ", one, expected=1
-            )
-            assert health["data"] == {"status": "ok", "status_code": 200}
+            subject = f"$SYS.REQ.SERVER.{server_id}.HEALTHZ"
+
+            async def health(subject: str = subject, one: dict[str, str] = one) -> bool:
+                (answer,) = await do_request(admin, subject, one, expected=1)
+                return bool(answer["data"] == {"status": "ok", "status_code": 200})
+
+            await until_told(health, f"{server_id} says that its replica is healthy")
         leaders = {row["cluster"]["leader"] for _, row in rows}
         assert len(leaders) == 1
         followers = [row for _, row in rows if "replicas" in row["cluster"]]
@@ -492,11 +496,11 @@ def test_kick_and_events(cluster: ClusterProcess, run: Run) -> None:
             admin, f"$SYS.REQ.SERVER.{server_id}.KICK", {"cid": cid}, expected=1
         )
         assert "error" not in answer
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await closed.wait()
         seen: dict[str, Any] = {}
         while "$SYS.ACCOUNT.APP.DISCONNECT" not in seen:
-            msg = await events.next_msg(timeout=5)
+            msg = await events.next_msg(timeout=30)
             seen[msg.subject] = json.loads(msg.data)
         gone = seen["$SYS.ACCOUNT.APP.DISCONNECT"]
         assert (gone["reason"], gone["server"]["name"]) == ("Kicked", "n2")

@@ -173,7 +173,7 @@ def test_streams_are_rebuilt(tmp_path: Path, what: str) -> None:
         if what == "snapshots":
             server.wait()
             url = f"http://127.0.0.1:{server.http_port}/healthz"
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 document = json.load(answer)
             assert document["status"] == "degraded" and document["lost"] == sorted(STREAMS)
             assert "--accept-loss=dry-run" in document["error"]
@@ -212,7 +212,7 @@ def test_streams_are_rebuilt(tmp_path: Path, what: str) -> None:
             details = json.load(answer)["account_details"][0]["stream_detail"]
         assert {each["name"] for each in details} == set(STREAMS)
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{server.http_port}/healthz", timeout=5
+            f"http://127.0.0.1:{server.http_port}/healthz", timeout=30
         ) as answer:
             assert json.load(answer) == {"status": "ok"}
 
@@ -283,7 +283,7 @@ def put(node: ServerProcess, number: int) -> int:
 def plain_health(server: ServerProcess) -> str:
     try:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{server.http_port}/healthz", timeout=5
+            f"http://127.0.0.1:{server.http_port}/healthz", timeout=30
         ) as answer:
             return str(answer.read().decode())
     except OSError as err:

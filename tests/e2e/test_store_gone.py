@@ -25,7 +25,7 @@ def _until_noticed(server: ServerProcess) -> str:
     url = f"http://127.0.0.1:{server.http_port}/healthz"
     while True:
         try:
-            urllib.request.urlopen(url, timeout=5).close()
+            urllib.request.urlopen(url, timeout=30).close()
         except urllib.error.HTTPError as err:
             assert err.code == 503
             return err.read().decode()

@@ -40,14 +40,14 @@ def start_cluster(make_server: Start, *, who_names_whom: str) -> dict[str, Serve
 
 
 def _page(server: ServerProcess, path: str) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{path}", timeout=30) as answer:
         found: dict[str, object] = json.load(answer)
         return found
 
 
 def _is_healthy(server: ServerProcess) -> bool:
     url = f"http://127.0.0.1:{server.http_port}/healthz"
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=30) as answer:
         return bool(json.load(answer) == {"status": "ok"})
     return False
 

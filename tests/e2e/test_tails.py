@@ -24,7 +24,7 @@ COUNT = 2000
 
 def metric(cluster: ClusterProcess, name: str, wanted: str) -> float:
     url = f"http://127.0.0.1:{cluster.nodes[name].http_port}/metrics"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(wanted + "{"))
 

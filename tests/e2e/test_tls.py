@@ -41,7 +41,7 @@ async def connected(server: ServerProcess, context: ssl.SSLContext, **options: A
     return await nats.connect(
         f"tls://localhost:{server.port}",
         tls=context,
-        connect_timeout=5,
+        connect_timeout=30,
         allow_reconnect=False,
         **options,
     )
@@ -49,7 +49,7 @@ async def connected(server: ServerProcess, context: ssl.SSLContext, **options: A
 
 def document(server: ServerProcess, path: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{server.http_port}{path}"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 
@@ -73,7 +73,7 @@ def test_nats_py_upgrades_or_begins_with_tls(
         for at in range(50):
             await js.publish(f"s.{at}", b"x" * 20_000)
         sub = await js.pull_subscribe("s.>", "d")
-        assert len(await sub.fetch(50, timeout=5)) == 50
+        assert len(await sub.fetch(50, timeout=30)) == 50
         (shown,) = document(server, "/connz?auth=1")["connections"]
         assert shown["tls_version"] == "1.3" and shown.get("tls_first", False) is is_first
         assert shown["tls_peer_certs"][0]["subject"] == "CN=carol"
@@ -110,7 +110,7 @@ def test_a_reload_changes_certificates_and_whether_tls_is_asked_for(
         server.send(signal.SIGHUP)
         await asyncio.to_thread(server.wait_for_log, "Reloaded: tls = disabled")
         plain = await nats.connect(server.url, allow_reconnect=False)
-        await nc.flush(timeout=5)  # in TLS still
+        await nc.flush(timeout=30)  # in TLS still
         await plain.close()
         await nc.close()
 

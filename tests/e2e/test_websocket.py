@@ -47,7 +47,7 @@ def test_the_listener_is_there_when_the_clients_port_is(make_server: Start) -> N
 
 def document(server: ServerProcess, path: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{server.http_port}{path}"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 
@@ -58,7 +58,7 @@ async def use_jetstream(nc: nats.NATS) -> None:
     for at in range(20):
         await js.publish(f"s.{at}", b"x" * 20_000)
     sub = await js.pull_subscribe("s.>", "d")
-    for msg in await sub.fetch(20, timeout=5):
+    for msg in await sub.fetch(20, timeout=30):
         await msg.ack_sync()
     with pytest.raises(nats.errors.NoRespondersError):
         await nc.request("nobody", b"")
@@ -68,14 +68,14 @@ def test_nats_py_stores_and_fetches_over_ws(make_server: Start, run: Run) -> Non
     server, port = serving(make_server, "no_tls: true, compression: true")
 
     async def body() -> None:
-        nc = await nats.connect(f"ws://127.0.0.1:{port}", connect_timeout=5, name="framed")
-        plain = await nats.connect(server.url, connect_timeout=5, name="plain")
+        nc = await nats.connect(f"ws://127.0.0.1:{port}", connect_timeout=30, name="framed")
+        plain = await nats.connect(server.url, connect_timeout=30, name="plain")
         await use_jetstream(nc)
         sub = await plain.subscribe("a")
         await plain.flush()
         for at in range(500):
             await nc.publish("a", b"%d" % at)
-        got = [int((await sub.next_msg(timeout=5)).data) for _ in range(500)]
+        got = [int((await sub.next_msg(timeout=30)).data) for _ in range(500)]
         assert got == list(range(500))
         shown = {each["name"]: each for each in document(server, "/connz")["connections"]}
         assert shown["framed"]["type"] == "websocket" and shown["framed"]["kind"] == "Client"
@@ -101,7 +101,7 @@ def test_nats_py_stores_and_fetches_over_wss(make_server: Start, run: Run, tmp_p
     context = ssl.create_default_context(cafile=authority.cert)
 
     async def body() -> None:
-        nc = await nats.connect(f"wss://localhost:{port}", tls=context, connect_timeout=5)
+        nc = await nats.connect(f"wss://localhost:{port}", tls=context, connect_timeout=30)
         await use_jetstream(nc)
         (shown,) = document(server, "/connz")["connections"]
         assert (shown["type"], shown["tls_version"]) == ("websocket", "1.3")
@@ -170,7 +170,7 @@ def test_certificates_name_users_and_are_read_anew(
 
     async def body() -> None:
         url = f"wss://localhost:{port}"
-        nc = await nats.connect(url, tls=context_of(carol), connect_timeout=5)
+        nc = await nats.connect(url, tls=context_of(carol), connect_timeout=30)
         (shown,) = document(server, "/connz?auth=1")["connections"]
         assert shown["authorized_user"] == "CN=carol"
         assert document(server, "/varz")["websocket"]["tls_map"] is True
@@ -185,7 +185,7 @@ def test_certificates_name_users_and_are_read_anew(
         async with asyncio.timeout(10):
             while ssl.get_server_certificate(("127.0.0.1", port)) == before:
                 await asyncio.sleep(0.01)
-        await nc.flush(timeout=5)
+        await nc.flush(timeout=30)
         await nc.close()
 
     run(body())
@@ -228,7 +228,7 @@ def test_clients_of_a_cluster_are_told_of_websocket_listeners(make_server: Start
                 await asyncio.sleep(0.01)
 
     async def body() -> None:
-        nc = await nats.connect(f"ws://127.0.0.1:{ports[0]}", connect_timeout=5)
+        nc = await nats.connect(f"ws://127.0.0.1:{ports[0]}", connect_timeout=30)
         second.launch()
         await told(nc, {f"127.0.0.1:{port}" for port in ports})
         await nc.close()

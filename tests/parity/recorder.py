@@ -184,7 +184,7 @@ class Recorder:
         """GET from the monitoring port; records the status and `keep(body)`."""
         url = f"http://127.0.0.1:{self.server.http_port}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 status, text = answer.status, answer.read()
         except urllib.error.HTTPError as err:
             status, text = err.code, err.read()

@@ -200,7 +200,7 @@ def test_info_says_alike_whether_a_login_is_due(case: str, tmp_path: Path) -> No
         assert first is not None
         found.append(json.loads(first.data.removeprefix(b"INFO ")).get("auth_required"))
         url = f"http://127.0.0.1:{server.http_port}/varz"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             found.append(json.load(answer).get("auth_required"))
         return found
 

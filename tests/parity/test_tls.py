@@ -96,7 +96,7 @@ class Side(NamedTuple):
 
     def document(self, path: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.server.http_port}{path}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

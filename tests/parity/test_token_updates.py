@@ -237,7 +237,7 @@ def _reason(server: ServerProcess, cid: int) -> str:
     url = f"http://127.0.0.1:{server.http_port}/connz?state=closed&cid={cid}"
 
     def closed() -> list[dict[str, Any]]:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             found: list[dict[str, Any]] = json.load(answer)["connections"]
         return found
 

@@ -135,7 +135,7 @@ def closed_reason(server: ServerProcess, before: int) -> str:
     deadline = time.monotonic() + 5
     url = f"http://127.0.0.1:{server.http_port}/connz?state=closed&sort=stop&limit=1"
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             document: dict[str, Any] = json.load(answer)
         if document["total"] > before:
             entry = document["connections"][0]
@@ -146,7 +146,7 @@ def closed_reason(server: ServerProcess, before: int) -> str:
 
 def closed_count(server: ServerProcess) -> int:
     url = f"http://127.0.0.1:{server.http_port}/connz?state=closed&limit=1"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         return int(json.load(answer)["total"])
 
 
@@ -329,7 +329,7 @@ def test_info_describes_the_listener_alike(guarded: Pair) -> None:
 def test_varz_shows_the_block_alike(guarded: Pair) -> None:
     def told(server: ServerProcess) -> object:
         url = f"http://127.0.0.1:{server.http_port}/varz"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             shown: dict[str, Any] = json.load(answer)["websocket"]
         assert shown.pop("port") == guarded.port(server)
         return shown

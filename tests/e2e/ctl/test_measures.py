@@ -10,6 +10,7 @@ import pytest
 from benchmarks.cluster import ClusterProcess
 from tests.e2e.conftest import Start
 from tests.e2e.ctl.conftest import Ctl, run_ctl
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,12 @@ def test_top_shows_rates(ctl: Ctl, admin: Ctl) -> None:
 
 def test_the_doctor_measures_this_machine_and_asks_the_servers(admin: Ctl, tmp_path: Path) -> None:
     """Each finding with its state and advice; what it wrote is gone."""
+
+    def is_healthy() -> bool:  # replicas of streams that other tests made are there
+        rows = admin("server", "report", "health", "-o", "json").data
+        return [row["status"] for row in rows] == ["ok"] * 3
+
+    until(is_healthy, "all servers are healthy")
     found = admin("doctor", "--dir", str(tmp_path), "--syncs", "20", "-o", "json")
     assert found.status in (0, 1), found.err
     by_name = {row["check"]: row for row in found.data}

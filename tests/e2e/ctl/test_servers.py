@@ -10,6 +10,7 @@ import pytest
 from benchmarks.cluster import ClusterProcess
 from tests.e2e.conftest import MakeCluster
 from tests.e2e.ctl.conftest import CONFIG, Ctl, run_ctl
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -25,10 +26,14 @@ def test_servers_are_listed_and_reported(ctl: Ctl, admin: Ctl) -> None:
     unknown = admin("server", "info", "n9")
     assert unknown.status == 2 and "there are n1, n2, n3" in unknown.err
     ctl("stream", "add", "REP", "--subject", "rep", "--replicas", "3")
+
+    def health() -> list[str]:
+        rows = admin("server", "report", "health", "-o", "json").data
+        return [row["status"] for row in rows]
+
+    until(lambda: health() == ["ok"] * 3, "all replicas of a new stream are there")
     rows = admin("server", "report", "jetstream", "-o", "json").data
     assert sum(row["led"] for row in rows) >= 1 and all(row["streams"] >= 1 for row in rows)
-    rows = admin("server", "report", "health", "-o", "json").data
-    assert [row["status"] for row in rows] == ["ok"] * 3
     rows = admin("server", "report", "connections", "--sort", "cid", "-o", "json").data
     assert any(row["user"] == "admin" and row["name"] == "streamctl" for row in rows)
     assert admin("server", "report", "connections", "--sort", "nonsense").status == 2

@@ -430,7 +430,7 @@ async def test_an_update_has_new_exporters_loaded() -> None:
         running = group.create_task(loader.run())
         assert loader.update(A, _token(imports=_importing()))
         assert not told.options[A].imports
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not told.options[A].imports:
                 await asyncio.sleep(0)
         running.cancel()
@@ -642,7 +642,7 @@ async def test_servers_compare_their_directories(tmp_path: Path) -> None:
         await one.requests._compare()
         assert isinstance(one.resolver, DirectoryResolver)
         assert isinstance(two.resolver, DirectoryResolver)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await one.resolver.digest() != await two.resolver.digest():
                 await asyncio.sleep(0)
         assert await one.resolver.list() == sorted((A, B))

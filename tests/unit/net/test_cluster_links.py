@@ -60,7 +60,7 @@ class Handler:
         return [event[1:] for event in self.events if event[0] == kind]
 
     async def until(self, is_true: Callable[[], Any]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not is_true():
                 self.changed.clear()
                 await self.changed.wait()
@@ -550,7 +550,7 @@ async def test_the_handler_may_refuse_a_node() -> None:
 
 async def _read_close(reader: asyncio.StreamReader) -> str:
     """The reason with which the server closed."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         frames = peer_frames.FrameReader().feed(await reader.read())
     assert frames[-1][0] == peer_frames.CLOSE
     return str(frames[-1][1])
@@ -591,7 +591,7 @@ async def _frames(reader: asyncio.StreamReader, count: int) -> list[list[Any]]:
     """The next frames of the other side: so many, or as many as come before its end."""
     found: list[list[Any]] = []
     reading = peer_frames.FrameReader()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(found) < count and (data := await reader.read(65536)):
             found += reading.feed(data)
     return found
@@ -660,7 +660,7 @@ async def test_an_impostor_that_is_dialed_gets_no_proof() -> None:
         port = server.sockets[0].getsockname()[1]
         a = make("a", password="p", routes=(RouteUrl("127.0.0.1", port),))
         await a.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await over.wait()
         assert [frame[0] for frame in heard] == [peer_frames.HELLO, peer_frames.CLOSE]
         assert heard[1][1] == "Authorization Violation"
@@ -701,7 +701,7 @@ async def test_a_silent_link_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bed() as make:
         a, b = await pair(make)
         (link,) = a.cluster._up.values()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not link.rtt_ns:  # each beat is answered
                 await asyncio.sleep(0)
         assert b.cluster._beat_timer is not None

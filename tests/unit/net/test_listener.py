@@ -32,7 +32,7 @@ def test_clients_are_served_by_either_event_loop():
     async def main():
         listener = listener_on(Options(server_name="one"))
         await listener.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             _, writer, info = await connected(listener)
         assert info["server_name"] == "one"
         writer.close()

@@ -111,14 +111,14 @@ class Bed:
     async def ask(self, subject: str, payload: str | bytes = b"") -> str:
         body = payload.encode() if isinstance(payload, str) else payload
         self.router.publish(subject.encode(), self._inbox, b"", body)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return (await self._answers.get()).decode()
 
     async def ask_all(self, subject: str, payload: bytes) -> list[str]:
         """Return the answers up to an empty one."""
         found = [await self.ask(subject, payload)]
         while found[-1]:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 found.append((await self._answers.get()).decode())
         return found[:-1]
 
