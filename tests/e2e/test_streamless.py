@@ -40,7 +40,9 @@ def start_cluster(make_server: Start, *, who_names_whom: str) -> dict[str, Serve
 
 
 def _page(server: ServerProcess, path: str) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{path}", timeout=30) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.http_port}/{path}", timeout=30
+    ) as answer:
         found: dict[str, object] = json.load(answer)
         return found
 
