@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import urllib.request
@@ -163,8 +164,13 @@ def conversation(
     info = wire.next()
     assert info is not None
     wire.send(data)
+    came = wire.fence()
+    if not wire.is_closed and not any(each.first & 0x0F in (BINARY, CLOSE) for each in came):
+        # The peer may answer a ping ahead of what it wrote before.
+        with contextlib.suppress(TimeoutError):
+            came += filter(None, (wire.next(0.5),))
     frames: list[tuple[int, bytes]] = []
-    for first, content in wire.fence():
+    for first, content in came:
         if frames and first == frames[-1][0] == 0x80 | BINARY:
             content = frames.pop()[1] + content
         frames.append((first, content))
