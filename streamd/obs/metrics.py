@@ -7,7 +7,7 @@ are read each few seconds, so streams come as lines that are kept while nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from streamd.latency_histogram import BOUNDS_S, LatencyHistogram
@@ -179,9 +179,11 @@ def pieces(
     streams: Iterable[StreamSamples | None],
     care: Mapping[str, int] | None = None,
     latencies: Mapping[str, LatencyHistogram] | None = None,
+    kept: KeptText | None = None,
 ) -> Iterator[str]:
     """Iterate over the exposition of one moment; an empty piece is a pause, and so is a None among
-    `streams`. `jetstream` has `disabled`, or in a cluster `meta_cluster`, as /jsz has them.
+    `streams`. `jetstream` has `disabled`, or in a cluster `meta_cluster`, as /jsz has them. `kept`
+    is text of the expositions before this one.
 
     The samples of a metric must stand together, and each stream is looked at but once: so lines are
     collected by metric, then told.
@@ -198,10 +200,11 @@ def pieces(
 
     tables: dict[int, _Table] = {}
 
-    def collect(group: Lines) -> None:
+    def collect(group: Lines, kept: KeptText | None) -> None:
         table = tables.get(id(group.gauges))
         if table is None:
-            table = tables[id(group.gauges)] = _Table(group.gauges)
+            chunks = {} if kept is None else kept.chunks(group.gauges)
+            table = tables[id(group.gauges)] = _Table(group.gauges, chunks)
         table.rows.append(group.lines)
 
     here = labels_of(server_id=server)
@@ -240,13 +243,13 @@ def pieces(
         message_count += messages
         byte_count += size
         for group in stream.groups:
-            collect(group)
+            collect(group, kept)
         for consumer in stream.consumers:
             if consumer is None:
                 yield ""
                 continue
             for group in consumer:
-                collect(group)
+                collect(group, None)  # ages change all the time
     if not is_disabled:
         totals = (stream_count, consumer_count, message_count, byte_count)
         put(_SERVER_GAUGES, totals, here)
@@ -256,6 +259,8 @@ def pieces(
         yield from family.pieces()
     for table in tables.values():
         yield from table.pieces()
+    if kept is not None:
+        kept.forget_all_but(tables)
 
 
 def lines_of(gauges: Gauges, values: Iterable[float], labels: str) -> Lines:
@@ -306,21 +311,63 @@ class _Family:
             yield "".join(self._lines[at : at + _LINES_A_PIECE])
 
 
+class _Chunk:
+    """Rows of lines that stand behind each other, and their text by the place of a metric."""
+
+    __slots__ = ("_texts", "rows")
+
+    def __init__(self, rows: Sequence[Sequence[str]]) -> None:
+        self.rows = rows
+        self._texts: dict[int, str] = {}
+
+    def text(self, at: int) -> str:
+        """Return the text of the metric at that place."""
+        found = self._texts.get(at)
+        if found is None:
+            found = self._texts[at] = "".join([row[at] for row in self.rows])
+        return found
+
+
+class KeptText:
+    """Text of streams that is the same in the next exposition, if none of their lines changes: of
+    thousands most are quiet, and joining lines is half of what a page of them takes."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, dict[int, _Chunk]] = {}
+
+    def chunks(self, gauges: Gauges) -> dict[int, _Chunk]:
+        """Return the chunks of a table of gauges, by their numbers."""
+        return self._chunks.setdefault(id(gauges), {})
+
+    def forget_all_but(self, tables: Container[int]) -> None:
+        """Forget the text of tables of gauges that nothing had samples of."""
+        for gone in [each for each in self._chunks if each not in tables]:
+            del self._chunks[gone]
+
+
 class _Table:
     """Metrics of many things, each of which has a sample of every one: rows of lines."""
 
-    __slots__ = ("_gauges", "rows")
+    __slots__ = ("_chunks", "_gauges", "rows")
 
-    def __init__(self, gauges: Gauges) -> None:
+    def __init__(self, gauges: Gauges, chunks: dict[int, _Chunk]) -> None:
         self._gauges = gauges
+        self._chunks = chunks  # pages that are made at the same time share them
         self.rows: list[Sequence[str]] = []
 
     def pieces(self) -> Iterator[str]:
         """Iterate over the text, metric by metric, some dozens of samples a piece."""
+        starts = range(0, len(self.rows), _LINES_A_PIECE)
         for at, (name, text) in enumerate(self._gauges):
             yield _head("gauge", name, text)
-            for start in range(0, len(self.rows), _LINES_A_PIECE):
-                yield "".join([row[at] for row in self.rows[start : start + _LINES_A_PIECE]])
+            for number, start in enumerate(starts):
+                rows = self.rows[start : start + _LINES_A_PIECE]
+                chunk = self._chunks.get(number)
+                if chunk is None or chunk.rows != rows:
+                    chunk = self._chunks[number] = _Chunk(rows)
+                yield chunk.text(at)
+        for number in [number for number in self._chunks if number >= len(starts)]:
+            del self._chunks[number]
 
 
 def _head(kind: str, name: str, text: str) -> str:

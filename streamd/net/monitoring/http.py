@@ -74,6 +74,7 @@ class HttpServer:
         self._silent: set[web.RequestHandler] = set()  # that never asked anything
         self._is_closed = False
         self._last_failure = ""
+        self._kept_text = metrics.KeptText()
         self.port: int = listening.getsockname()[1]
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -239,7 +240,8 @@ class HttpServer:
         monitoring, wait = self._monitoring, self._slicer.wait
         varz, jetstream = await wait(monitoring.varz({})), monitoring.jetstream()
         samples, care = await wait(monitoring.samples()), await wait(monitoring.care())
-        pieces = metrics.pieces(varz, jetstream, samples, care, monitoring.latencies())
+        latencies = monitoring.latencies()
+        pieces = metrics.pieces(varz, jetstream, samples, care, latencies, self._kept_text)
         return await self._send(request, pieces, {"Content-Type": metrics.CONTENT_TYPE})
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:

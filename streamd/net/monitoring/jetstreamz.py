@@ -21,6 +21,7 @@ from streamd.net.monitoring.query import BadQuery, NotLeader, Query, flag, page
 from streamd.net.monitoring.range_digests import range_digests
 from streamd.net.monitoring.sliced_pages import Rows, Steps, looked_at
 from streamd.net.monitoring.stream_samples import SampleMaker, agreement_of
+from streamd.net.monitoring.stream_totals import Totals, TotalsKeeper, added, share_of
 from streamd.obs.metrics import StreamSamples
 from streamd.types import META_UID, SYSTEM_ACCOUNT, Document, NodeId, Uid
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.api.router import Router
     from streamd.machine.asset_configs import StreamConfig
     from streamd.machine.consumers.consumer import Consumer
-    from streamd.machine.streams.stream import StreamMachine
     from streamd.node.ports import GroupInfo, MemberInfo, NodeHandle, StreamHandle
 
 _META_GROUP = "_meta_"
@@ -141,39 +141,6 @@ class JetStreamSources:
         return found
 
 
-class _Totals:
-    """Sums over the streams of a node."""
-
-    def __init__(self) -> None:
-        self.streams = self.streams_led = 0
-        self.consumers = self.consumers_led = 0
-        self.messages = self.bytes = 0
-        self.memory = self.storage = 0
-        self.reserved_memory = self.reserved_storage = 0
-        self.ha_assets = 0
-
-    def add(self, machine: StreamMachine, *, leads: bool) -> None:
-        """Count one stream."""
-        config, index = machine.config, machine.index
-        held = index.live.bytes
-        self.streams += 1
-        self.streams_led += leads
-        if machine.consumers:
-            consumer_count = machine.listed_count
-            self.consumers += consumer_count
-            self.consumers_led += consumer_count * leads
-        self.messages += index.count
-        self.bytes += held
-        reserved = max(0, config.get("max_bytes", -1))
-        if config.get("storage", "file") == "file":
-            self.storage += held
-            self.reserved_storage += reserved
-        else:
-            self.memory += held
-            self.reserved_memory += reserved
-        self.ha_assets += config.get("num_replicas", 1) > 1
-
-
 class _Page:
     """Selection of accounts, streams and consumers that one /jsz shows."""
 
@@ -219,6 +186,7 @@ class JetStreamz:
         self._server_id = server_id
         self._server_name = server_name
         self._sample_maker = SampleMaker(js, server_id)
+        self._totals = TotalsKeeper()
 
     @property
     def is_clustered(self) -> bool:
@@ -242,14 +210,14 @@ class JetStreamz:
                 found.append(replica)
         return found
 
-    def _totals(self, replicas: Sequence[StreamHandle]) -> Steps[_Totals]:
-        """Add up what the streams hold and set aside."""
-        totals, is_clustered = _Totals(), self.is_clustered
-        for replica in looked_at(replicas, SLICE_GROUPS):
-            if replica is None:
-                yield
-            else:
-                totals.add(replica.machine, leads=not is_clustered or self._leads(replica))
+    def _totals_of(self, replicas: Sequence[StreamHandle]) -> Steps[Totals]:
+        """Add up what some streams hold and set aside."""
+        totals = Totals()
+        for at in range(0, len(replicas), SLICE_GROUPS):
+            some = replicas[at : at + SLICE_GROUPS]
+            shares = [share_of(each.machine, leads=self._leads(each)) for each in some]
+            totals = added(totals, *shares)
+            yield
         return totals
 
     # --- /jsz ---------------------------------------------------------------------------------
@@ -277,7 +245,7 @@ class JetStreamz:
         if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
             raise NotLeader("filtered response: not leader")
         replicas = yield from self.replicas()
-        totals = yield from self._totals(replicas)
+        totals = yield from self._totals.totals(replicas, self._leads)
         has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
         document: Document = {
             **self._stats(totals),
@@ -304,7 +272,7 @@ class JetStreamz:
             # A query that names an account pages through its streams.
             for name in named if account else part.accounts(accounts):
                 own = [replica for replica in replicas if replica.account == name]
-                detail = self._account_detail(name, (yield from self._totals(own)))
+                detail = self._account_detail(name, (yield from self._totals_of(own)))
                 if has_streams:
                     shown = own
                     if self.is_clustered and flags["stream-leader-only"]:
@@ -373,7 +341,7 @@ class JetStreamz:
             shown["snapshot"]["last_duration"] = facts["saving_ns"]
         return shown
 
-    def _account_detail(self, account: str, totals: _Totals) -> Document:
+    def _account_detail(self, account: str, totals: Totals) -> Document:
         stats = self._stats(totals)
         total, errors = self.js.account_totals(account)
         stats["accounts"] = 0
@@ -501,7 +469,7 @@ class JetStreamz:
         }
         return {key: value for key, value in shown.items() if value > 0}
 
-    def _stats(self, totals: _Totals) -> Document:
+    def _stats(self, totals: Totals) -> Document:
         """Return what is used and set aside, and the API's counters."""
         total, errors = self.js.api_totals()
         return {
@@ -517,7 +485,7 @@ class JetStreamz:
     def varz(self) -> Steps[Document]:
         """Build the `jetstream` object of /varz."""
         replicas = yield from self.replicas()
-        totals = yield from self._totals(replicas)
+        totals = yield from self._totals.totals(replicas, self._leads)
         shown: Document = {
             "config": self.config(),
             "stats": self._stats(totals),
