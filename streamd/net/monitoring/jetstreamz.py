@@ -186,7 +186,7 @@ class JetStreamz:
         self._server_id = server_id
         self._server_name = server_name
         self._sample_maker = SampleMaker(js, server_id)
-        self._totals = TotalsKeeper()
+        self._totals_keeper = TotalsKeeper()
 
     @property
     def is_clustered(self) -> bool:
@@ -245,7 +245,7 @@ class JetStreamz:
         if self.is_clustered and flags["leader-only"] and not self.js.node.is_meta_leader:
             raise NotLeader("filtered response: not leader")
         replicas = yield from self.replicas()
-        totals = yield from self._totals.totals(replicas, self._leads)
+        totals = yield from self._totals_keeper.totals(replicas, self._leads)
         has_streams = flags["streams"] or flags["consumers"] or flags["digest"]
         document: Document = {
             **self._stats(totals),
@@ -485,7 +485,7 @@ class JetStreamz:
     def varz(self) -> Steps[Document]:
         """Build the `jetstream` object of /varz."""
         replicas = yield from self.replicas()
-        totals = yield from self._totals.totals(replicas, self._leads)
+        totals = yield from self._totals_keeper.totals(replicas, self._leads)
         shown: Document = {
             "config": self.config(),
             "stats": self._stats(totals),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from streamd.net.monitoring.healthz import lag, not_current
 from streamd.net.monitoring.sliced_pages import looked_at
+from streamd.net.monitoring.stream_moments import Moment
 from streamd.obs.metrics import (
     BLOCK_GAUGES,
     CONSUMER_GAUGES,
@@ -27,7 +28,6 @@ from streamd.types import Uid
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
     from streamd.machine.consumers.consumer import Consumer
-    from streamd.machine.streams.stream import StreamMachine
     from streamd.node.ports import GroupInfo, NodeHandle, StreamHandle
 
 STREAMS_A_STEP = 4
@@ -49,11 +49,10 @@ class Numbers(Protocol):
 
 
 class _Known(NamedTuple):
-    """Samples of a stream, and what they were made of. All other numbers of a stream are made by
-    its log: they are the same as long as the same entries are applied."""
+    """Samples of a stream, and what they were made of: its own numbers, and two kinds that change
+    without an entry of its log."""
 
-    machine: StreamMachine
-    applied: int
+    moment: Moment
     blocks: Sequence[float]
     replica: Sequence[float]
     samples: StreamSamples
@@ -83,14 +82,12 @@ class SampleMaker:
             last = known.get(uid)
             if (
                 last is None
-                or last.applied != machine.applied
                 or last.blocks != blocks
-                or last.machine is not machine
                 or last.replica != replica
+                or not last.moment.is_of(machine)
             ):
-                applied = machine.applied
                 made = self._made(handle, blocks, replica)
-                last = known[uid] = _Known(machine, applied, blocks, replica, made)
+                last = known[uid] = _Known(Moment(machine), blocks, replica, made)
             if machine.consumers:
                 yield last.samples._replace(consumers=self._consumers(handle))
             else:

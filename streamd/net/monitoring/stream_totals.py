@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.net.monitoring.sliced_pages import Steps, looked_at
+from streamd.net.monitoring.stream_moments import Moment
 from streamd.types import Uid
 
 if TYPE_CHECKING:  # a server without streams does not load these rooms
@@ -37,11 +38,9 @@ class Totals(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """Share of a stream, and what it was made of. All its numbers are made by the stream's log:
-    they are the same as long as the same entries are applied."""
+    """Share of a stream, and what it was made of."""
 
-    machine: StreamMachine
-    applied: int
+    moment: Moment
     leads: bool
     share: Totals
 
@@ -62,15 +61,10 @@ class TotalsKeeper:
                 continue
             machine, is_led = handle.machine, leads(handle)
             last = shares.get(handle.uid)
-            if (
-                last is None
-                or last.applied != machine.applied
-                or last.leads is not is_led
-                or last.machine is not machine
-            ):
+            if last is None or last.leads is not is_led or not last.moment.is_of(machine):
                 share = share_of(machine, leads=is_led)
                 self._forget(handle.uid)
-                shares[handle.uid] = _Share(machine, machine.applied, is_led, share)
+                shares[handle.uid] = _Share(Moment(machine), is_led, share)
                 self._sums = added(self._sums, share)
         if len(shares) > len(replicas):
             here = {handle.uid for handle in replicas}

@@ -83,14 +83,18 @@ def monitoring(options: Options | None = None, **lists: Any) -> Documents:
     )
 
 
-def machine(**changes: Any) -> SimpleNamespace:
+class Machine(SimpleNamespace):
+    """State machine of a stream; unlike its base, a class whose instances weak references take."""
+
+
+def machine(**changes: Any) -> Machine:
     values: dict[str, Any] = {
         "uid": 3, "created_ns": SECOND, "applied": 17, "digest": 0xABC, "consumers": {"c": "C"},
         "config": {"storage": "file", "max_bytes": 100},
         "index": SimpleNamespace(count=4, live=SimpleNamespace(bytes=400)),
         "content": SimpleNamespace(letters=SimpleNamespace(last_number=0)),
     }  # fmt: skip
-    given = SimpleNamespace(**(values | changes))
+    given = Machine(**(values | changes))
     names = list(given.consumers)
     given.listed_count, given.listed_names, given.direct_names = len(names), lambda: names, []
     return given

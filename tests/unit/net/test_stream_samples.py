@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,12 +33,17 @@ class Numbers:
         raise AssertionError(consumer)
 
 
+class Machine:
+    """State machine of a stream without consumers and dead letters."""
+
+    def __init__(self, applied: int) -> None:
+        self.applied = applied
+        self.consumers: dict[str, Any] = {}
+        self.content = SimpleNamespace(letters=SimpleNamespace(last_number=0))
+
+
 def stream(uid: int, applied: int) -> Any:
-    letters = SimpleNamespace(last_number=0)
-    machine = SimpleNamespace(
-        applied=applied, consumers={}, content=SimpleNamespace(letters=letters)
-    )
-    return SimpleNamespace(uid=uid, name=f"S{uid}", account="A", machine=machine)
+    return SimpleNamespace(uid=uid, name=f"S{uid}", account="A", machine=Machine(applied))
 
 
 def made(maker: SampleMaker, streams: Sequence[Any]) -> list[StreamSamples]:
@@ -78,3 +84,10 @@ def test_streams_that_are_gone_are_forgotten() -> None:
     made(maker, [kept, new])
     made(maker, [kept, new, gone])
     assert numbers.asked == ["S1", "S2", "S3", "S2"]
+
+
+def test_a_stream_that_is_deleted_leaves_memory_though_nobody_asks_again() -> None:
+    maker, streams = SampleMaker(Numbers(), "ID"), [stream(1, 5)]
+    made(maker, streams)
+    machine = weakref.ref(streams.pop().machine)
+    assert machine() is None

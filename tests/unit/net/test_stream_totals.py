@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,13 @@ def test_a_share_is_kept_until_its_stream_changes() -> None:
     assert (one.asked, two.asked) == (2, 2)
     streams[0] = stream(1, Machine(9))  # of the same uid, with as many entries applied
     assert totals(keeper, streams).messages == 15
+
+
+def test_a_stream_that_is_deleted_leaves_memory_though_nobody_asks_again() -> None:
+    keeper, streams = TotalsKeeper(), [stream(1, Machine(1))]
+    totals(keeper, streams)
+    machine = weakref.ref(streams.pop().machine)
+    assert machine() is None
 
 
 def test_pages_made_at_the_same_time_do_not_count_twice() -> None:
