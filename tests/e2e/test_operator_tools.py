@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import cramjam
@@ -85,6 +86,13 @@ async def do_request(nc: Client, subject: str, body: Any = None, expected: int =
 
 async def admin_of(server: ServerProcess) -> Client:
     return await nats.connect(server.url, user="admin", password="p", connect_timeout=30)
+
+
+async def is_replica_healthy(admin: Client, server_id: str) -> bool:
+    """Ask a server for the health of its replica of CHECKED."""
+    asked = {"account": "APP", "stream": "CHECKED"}
+    (answer,) = await do_request(admin, f"$SYS.REQ.SERVER.{server_id}.HEALTHZ", asked, expected=1)
+    return bool(answer["data"] == {"status": "ok", "status_code": 200})
 
 
 async def app_of(server: ServerProcess, name: str) -> Client:
@@ -358,14 +366,8 @@ def test_stream_check(cluster: ClusterProcess, run: Run) -> None:
             assert consumer["delivered"].keys() >= {"consumer_seq", "stream_seq"}
             (raft,) = row["consumer_raft_groups"]
             assert raft["name"] == "worker" and raft["raft_group"]
-            one = {"account": "APP", "stream": "CHECKED"}
-            subject = f"$SYS.REQ.SERVER.{server_id}.HEALTHZ"
-
-            async def health(subject: str = subject, one: dict[str, str] = one) -> bool:
-                (answer,) = await do_request(admin, subject, one, expected=1)
-                return bool(answer["data"] == {"status": "ok", "status_code": 200})
-
-            await until_told(health, f"{server_id} says that its replica is healthy")
+            is_well = partial(is_replica_healthy, admin, server_id)
+            await until_told(is_well, f"{server_id} says that its replica is healthy")
         leaders = {row["cluster"]["leader"] for _, row in rows}
         assert len(leaders) == 1
         followers = [row for _, row in rows if "replicas" in row["cluster"]]
